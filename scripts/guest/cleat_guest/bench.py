@@ -12,6 +12,7 @@ from cleat_guest.ceph import MiniCeph
 from cleat_guest.cleat import Cleat
 from cleat_guest.guest import Guest
 from cleat_guest.process import BenchError
+from cleat_guest.spdk_target import SpdkTarget
 
 _ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 
@@ -61,6 +62,15 @@ class Bench:
         ceph = MiniCeph(self.path("ceph"), self.log_dir)
         self._made.append(ceph)
         return ceph
+
+    def spdk(self, number=1, **options):
+        """SPDK's target, which takes calls (spdk_target.py)."""
+        return self.keep(SpdkTarget(self, number, **options)).start()
+
+    def keep(self, made):
+        """Ends it with the bench; it has `kill`."""
+        self._made.append(made)
+        return made
 
     def guest(self, name="guest", **options):
         """A guest that runs already, but may wait for the back ends of its disks."""

@@ -196,7 +196,7 @@ class DoubtLogsOfTwoEnginesTest : public TwoEngines {};
 TEST_F(DoubtLogsOfTwoEnginesTest, TheAnswerThatComesFirstIsNotReplaced) {
   ASSERT_TRUE(state_->subsystems().Create(NewSubsystem("array")).ok());
   Create(NvmeDisk("a"), "vm");
-  AwaitStandby(green_, "vm");
+  blue_.WaitForRequest("Attach controllers/vm 0 disks/a");
   MemfdKeeper other;
   ASSERT_TRUE(other.MakeLostLog("a").ok());
   RestartCleatd();

@@ -21,6 +21,15 @@ constexpr bool IsOfTheHost(Status status) {
   return IsPathError(status) && (status.code() & 0xf0) == 0x70;
 }
 
+// Invalid Namespace or Format: it was detached or deleted there, which the association may not know yet.
+constexpr bool IsGone(Status status) {
+  return status.type() == 0 && status.code() == 0x0b;
+}
+
+constexpr bool IsRefusal(Status status) {
+  return IsPathError(status) || IsGone(status);
+}
+
 }  // namespace
 
 RequestQueue::RequestQueue(const Config& config, RequestQueueOwner& owner)
@@ -245,7 +254,7 @@ void RequestQueue::NoteFailure(Request& request, uint64_t failure) {
 // have been executed in part, before its answer and so before its retry, as after any other error.
 void RequestQueue::NoteStatus(const Slot& slot, const fabrics::CompletionEntry& entry) {
   NoteFailure(*slot.request, kStatus | entry.status_field >> 1);
-  if (IsPathError(entry.status()) && paths_.Refuse(slot.path)) owner_.PathRefused(paths_[slot.path].life);
+  if (IsRefusal(entry.status()) && paths_.Refuse(slot.path)) owner_.PathRefused(paths_[slot.path].life);
 }
 
 // No controller may answer with a code of hosts. One that is a host itself, of the storage behind it, passes on what it has when a path of
@@ -266,7 +275,7 @@ void RequestQueue::EndFor(LifeId life, uint64_t cookie, Status status) {
 void RequestQueue::Failed(Request& request) {
   if (!MayTryAgain(request)) return GiveUp(request);
   const Status status(static_cast<uint16_t>(WordOf(request, kFailure)));
-  const bool was_refused = (WordOf(request, kFailure) & kStatus) != 0 && IsPathError(status);
+  const bool was_refused = (WordOf(request, kFailure) & kStatus) != 0 && IsRefusal(status);
   WordOf(request, kFailure) = 0;
   WordOf(request, kBegun) = 0;
   // The path pauses rather than the request.
@@ -278,6 +287,7 @@ bool RequestQueue::MayTryAgain(Request& request) {
   if ((failure & kStatus) != 0) {
     const Status status(static_cast<uint16_t>(failure));
     if (IsPathError(status)) return true;
+    if (IsGone(status)) return ++WordOf(request, kTries) <= kGoneTriesMax;
     if (!nvme::MayRetry(status)) return false;
   }
   return ++WordOf(request, kTries) <= kTriesMax;

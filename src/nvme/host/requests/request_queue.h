@@ -49,8 +49,8 @@ class RequestQueueOwner {
   virtual void BarrierOver(BarrierEnded ended) = 0;
   // A request in doubt was failed: nobody will retry it (DoubtLedger::Disown).
   virtual void GivenUp(OriginId origin) = 0;
-  // The target says that this path does not lead to the namespace now (status type 3); it gets no command for kPauseNs. Once for each such
-  // pause.
+  // The target says that this path does not lead to the namespace now (status type 3), or that it has none; it gets no command for
+  // kPauseNs. Once for each such pause.
   virtual void PathRefused(LifeId life) = 0;
 
  protected:
@@ -68,6 +68,8 @@ class RequestQueue {
   // How often a request is tried again when the target says that it may help, and after what pause at least. The pause is also that of a
   // path that does not lead to the namespace, as the target says: what it refused is tried again without limit.
   static constexpr uint32_t kTriesMax = 5;
+  // How often where the controller has no such namespace: until long after its association has looked, and knows whether to wait for it.
+  static constexpr uint32_t kGoneTriesMax = 256;
   static constexpr uint64_t kPauseNs = 50 * kNsPerMs;
 
   struct Config {

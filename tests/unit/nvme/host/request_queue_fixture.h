@@ -152,9 +152,10 @@ inline fabrics::CompletionEntry EntryOfStatus(uint16_t status) {
   return entry;
 }
 
-inline constexpr uint16_t kOutOfRange = 0x080;    // generic: won't do better
-inline constexpr uint16_t kNotReady = 0x082;      // generic: may do better
-inline constexpr uint16_t kInternalPath = 0x300;  // of the path, as the next one
+inline constexpr uint16_t kGone = 0x00b | 1 << 14;  // Invalid Namespace or Format, not to be tried again
+inline constexpr uint16_t kOutOfRange = 0x080;      // generic: won't do better
+inline constexpr uint16_t kNotReady = 0x082;        // generic: may do better
+inline constexpr uint16_t kInternalPath = 0x300;    // of the path, as the next one
 inline constexpr uint16_t kInaccessible = 0x302;
 inline constexpr uint16_t kAbortedByHost = 0x371;  // no controller may say so
 inline constexpr uint16_t kDoNotRetry = 1 << 14;

@@ -234,6 +234,29 @@ TEST_F(RequestsOnPaths, WhatEachPathRefusesIsTriedOnceOnEachAndThenWaitsForTheir
   Finish();
 }
 
+// As long as it takes its association to see that there is none: then the path is not usable, and the request waits.
+TEST_F(RequestsOnPaths, ANamespaceThatIsGoneIsARefusalAndAnErrorOnlyWhereThatIsAllThatIsEverSaid) {
+  Open(a_);
+  Io& waits = Submit(Op::kWrite, 0, 8);
+  Answer(a_, 0, kGone);
+  EXPECT_EQ(Refusals(1), 1);
+  queue_.SetState(1, kUnusable);
+  for (uint32_t i = 0; i <= RequestQueue::kGoneTriesMax; ++i) WaitForPause();
+  EXPECT_FALSE(waits.done);
+  queue_.SetState(1, kOptimized);
+  Answer(a_);
+  EXPECT_EQ(waits.status, IoStatus::kOk);
+
+  Io& fails = Submit(Op::kWrite, 0, 8);
+  for (uint32_t tries = 0; tries < RequestQueue::kGoneTriesMax; ++tries) {
+    Answer(a_, 0, kGone);
+    ASSERT_FALSE(fails.done);
+    WaitForPause();
+  }
+  Answer(a_, 0, kGone);
+  EXPECT_EQ(fails.status, IoStatus::kHardwareError);
+}
+
 TEST_F(RequestsOnPaths, APathThatComesTakesWhatWasRefusedEverywhereAtOnce) {
   Open(a_);
   Open(b_, MakeFormat(), kUnusable);
