@@ -22,6 +22,7 @@ using nvme::host::DoubtLedger;
 using nvme::host::DoubtLog;
 using nvme::host::kDoubtLogBytes;
 using nvme::host::kDoubtLogShape;
+using nvme::host::LifeId;
 
 static_assert(nvme::host::kGhostsMax <= kDoubtLogShape.ghosts);
 
@@ -74,15 +75,17 @@ Result<std::shared_ptr<KeptDoubtLog>> KeptDoubtLog::Map(const UniqueFd& file, co
   return std::shared_ptr<KeptDoubtLog>(new KeptDoubtLog({static_cast<uint8_t*>(memory), kDoubtLogBytes}));
 }
 
-KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, nvme::host::LifeId life) {
+KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, LifeId life) {
   CLEAT_CHECK(!is_taken_);
   is_taken_ = true;
   const auto number = static_cast<uint32_t>(life);
   Found found;
   auto opened = DoubtLog::Open(memory_, kDoubtLogShape, number);
   std::vector<BlockRange> ranges;
+  std::vector<LifeId> lives;
   bool is_other = true;
   if (opened) {
+    lives = opened->ReadLives();
     // An operator has seen the ghosts, and never what was under way when the engine ended.
     found.was_confirmed = opened->IsConfirmed();
     ranges = found.was_confirmed ? opened->ReadAttempts() : opened->Read();
@@ -96,7 +99,8 @@ KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, nvme::host::LifeId l
   }
   found.ranges = ranges.size();
   found.bytes = BytesOf(ranges);
-  ledger.Doubt(life, ranges);
+  if (lives.empty()) lives = {life};
+  ledger.Doubt(lives, ranges);
   if (opened) {
     log_.Store(ledger.ranges(), NumberFor(is_other));
     log_.ForgetAttempts();
@@ -104,7 +108,15 @@ KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, nvme::host::LifeId l
     (void)DoubtLog::Format(memory_, kDoubtLogShape, ledger.ranges(), number);
   }
   stored_doubts_ = ledger.doubts();
+  stored_lives_ = log_.ReadLives();
   return found;
+}
+
+void KeptDoubtLog::StoreLives(std::span<const LifeId> lives) {
+  CLEAT_CHECK(is_taken_);
+  if (std::equal(lives.begin(), lives.end(), stored_lives_.begin(), stored_lives_.end())) return;
+  stored_lives_.assign(lives.begin(), lives.end());
+  log_.StoreLives(lives);
 }
 
 void KeptDoubtLog::Store(const DoubtLedger& ledger) {

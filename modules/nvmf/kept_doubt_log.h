@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -37,8 +38,8 @@ class KeptDoubtLog {
     std::optional<Error> unreadable;  // all of the disk is in doubt
     bool was_confirmed = false;  // what it had as ghosts, or the loss of it, is dead by an operator's word
   };
-  // The disk is this engine's from now on. What was in doubt is recorded in the ledger as `life`, whose requests nobody will retry, and
-  // then in the log as ghosts alone. No attempt of this engine is under way. `life` is random.
+  // The disk is this engine's from now on. What was in doubt is recorded in the ledger with the lives that the log names, or as `life` where
+  // it names none, and then in the log as ghosts alone. No attempt of this engine is under way. `life` is random.
   Found Take(nvme::host::DoubtLedger& ledger, nvme::host::LifeId life);
   // The disk is another engine's. No attempt is under way.
   void Yield() { is_taken_ = false; }
@@ -46,6 +47,8 @@ class KeptDoubtLog {
 
   // Writes what is in doubt; while it is taken, and before any reactor has a table that says so.
   void Store(const nvme::host::DoubtLedger& ledger);
+  // All lives that may leave anything in the log (DoubtLog::StoreLives). While it is taken.
+  void StoreLives(std::span<const nvme::host::LifeId> lives);
   // A reactor may write its row of `log`, while it is taken.
   void OpenRow(uint32_t reactor) { log_.OpenRow(reactor); }
   const nvme::host::DoubtLog& log() const { return log_; }
@@ -57,6 +60,7 @@ class KeptDoubtLog {
   nvme::host::DoubtLog log_;  // a view, which never changes: channels copy it on their reactors
   bool is_taken_ = false;
   uint64_t stored_doubts_ = 0;  // the ledger's, of what is stored
+  std::vector<nvme::host::LifeId> stored_lives_;
 };
 
 }  // namespace cleat::modules

@@ -117,6 +117,7 @@ Error NvmfDisk::WhyNotOpened() const {
 Task<Status> NvmfDisk::Acquire() {
   if (MayPublish()) co_return Ok{};
   LogFound(doubt_log_->Take(ledger_, DrawLife()));
+  StoreLives();
   for (const Link& link : links_) doubt_log_->OpenRow(link.number);
   published_version_ = 0;
   Publish();
@@ -208,6 +209,7 @@ Status NvmfDisk::MayBegin(const DiskPath& path, const AssociationInfo& info) con
 void NvmfDisk::LifeBegan(DiskPath& path) {
   if (shared_ == nullptr) TakeShape(path);
   CountQueues();
+  StoreLives();
   for (Link& link : links_) BeginLife(link, path);
   SeeSize(path);
   SeeUsable(path);
@@ -385,8 +387,19 @@ void NvmfDisk::Publish() {
   if (!MayPublish()) return;
   if (std::exchange(published_version_, ledger_.version()) == ledger_.version()) return;
   if (doubt_log_ != nullptr) doubt_log_->Store(ledger_);
+  StoreLives();
   for (const Link& link : links_) SendTable(link);
   AwaitWord();
+}
+
+// Those that may leave something from now on, and those that have.
+void NvmfDisk::StoreLives() {
+  if (doubt_log_ == nullptr || !doubt_log_->is_taken()) return;
+  std::vector<LifeId> lives = ledger_.lives();
+  for (const auto& path : paths_) {
+    if (path->life() != 0) lives.push_back(path->life());
+  }
+  doubt_log_->StoreLives(lives);
 }
 
 void NvmfDisk::AwaitWord() {

@@ -117,6 +117,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   static void BeginLife(Link& link, DiskPath& path);
   bool MayPublish() const { return doubt_log_ == nullptr || doubt_log_->is_taken(); }
   void Publish();
+  void StoreLives();
   void SendTable(const Link& link) const;
   void GoOnWhenReported();
 

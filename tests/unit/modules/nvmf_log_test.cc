@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -27,6 +28,7 @@ using nvme::host::BlockRange;
 using nvme::host::DoubtLog;
 using nvme::host::kDoubtLogBytes;
 using nvme::host::kDoubtLogShape;
+using nvme::host::LifeId;
 using test::Arena;
 using test::NvmfRig;
 using test::NvmfTarget;
@@ -58,6 +60,13 @@ class LogFile {
     auto log = DoubtLog::Open({reinterpret_cast<uint8_t*>(words.data()), kDoubtLogBytes}, kDoubtLogShape, 1);
     if (!log) return log.error();
     return log->Read();
+  }
+
+  // Whose that may be.
+  std::vector<LifeId> Lives() const {
+    std::vector<uint64_t> words = Words();
+    return DoubtLog::View({reinterpret_cast<uint8_t*>(words.data()), kDoubtLogBytes}, kDoubtLogShape)
+        .ReadLives();
   }
 
   // Of what is in doubt now.
@@ -210,6 +219,30 @@ TEST_F(TheLogOfADisk, SoDoesTheGhostOfAWriteWhoseRetryWasAnswered) {
   Engine next(rig_, left);
   next.Acquire();
   ExpectHeld(next, 8192);
+}
+
+TEST_F(TheLogOfADisk, NamesTheLivesThatMayHaveLeftWhatItHasUntilEachIsProved) {
+  LogFile left;
+  {
+    Engine killed(rig_, log_);
+    killed.Acquire();
+    EXPECT_EQ(log_.Lives().size(), 1U) << "of the path that is live";
+    OneWrite write(8192, 4096, 1);
+    LeaveUnanswered(killed, write);
+    Recover(killed, write);
+    left = log_.Copy();
+    killed.ConfirmDead();
+    EXPECT_EQ(log_.Lives().size(), 1U);
+  }
+  const std::vector<LifeId> of_the_killed = left.Lives();
+  EXPECT_EQ(of_the_killed.size(), 2U) << "the one that has ended, and the one that took its place";
+  Engine next(rig_, left);
+  next.Acquire();
+  const std::vector<LifeId> lives = left.Lives();
+  EXPECT_EQ(lives.size(), 3U);
+  for (const LifeId life : of_the_killed) EXPECT_NE(std::find(lives.begin(), lives.end(), life), lives.end());
+  next.ConfirmDead();
+  EXPECT_EQ(left.Lives().size(), 1U);
 }
 
 // The second engine is killed too, before anybody has said anything.

@@ -54,7 +54,7 @@ void DoubtLedger::Take(const LifeReport& report) {
   ++reactors_[report.reactor].reports;
   ++version_;
   for (const Attempt& attempt : report.perhaps) {
-    Add(attempt, report.life);
+    Add(attempt, {&report.life, 1});
     ++doubts_;
   }
   ForgetHarmless();
@@ -100,12 +100,13 @@ cleat::Status DoubtLedger::Proved(LifeId life, Proof proof) {
   return {};
 }
 
-void DoubtLedger::Doubt(LifeId life, std::span<const BlockRange> ranges) {
+void DoubtLedger::Doubt(std::span<const LifeId> lives, std::span<const BlockRange> ranges) {
+  CLEAT_CHECK(!lives.empty());
   if (ranges.empty()) return;
-  lives_[life] = {.over = true, .reactors = {}};
+  for (const LifeId life : lives) lives_[life] = {.over = true, .reactors = {}};
   ++version_;
   for (const BlockRange& range : ranges) {
-    Add({.origin = kNobody, .range = range}, life);
+    Add({.origin = kNobody, .range = range}, lives);
     ++doubts_;
   }
 }
@@ -128,26 +129,31 @@ DoubtTable DoubtLedger::TableFor(uint32_t reactor) const {
   return table;
 }
 
-void DoubtLedger::Add(const Attempt& attempt, LifeId life) {
+void DoubtLedger::Add(const Attempt& attempt, std::span<const LifeId> lives) {
   const BlockRange& range = attempt.range;
   CLEAT_CHECK(range.blocks > 0 && range.end() > range.first);
   for (Entry& entry : entries_) {
     const bool is_same = entry.ghost.range.first == range.first && entry.ghost.range.blocks == range.blocks;
     if (is_same && entry.ghost.origin == attempt.origin) {
-      if (std::find(entry.lives.begin(), entry.lives.end(), life) == entry.lives.end()) {
-        entry.lives.push_back(life);
-      }
+      AddLives(entry, lives);
       entry.ghost.retry_open = entry.ghost.retry_open && entry.lives.size() < kLivesOfGhostMax;
       return;
     }
   }
   const auto behind = std::partition_point(
       entries_.begin(), entries_.end(), [&](const Entry& e) { return e.ghost.range.first <= range.first; });
-  entries_.insert(
-      behind,
-      {.ghost = {.range = range, .origin = attempt.origin}, .lives = {life}, .since_version = version_});
+  entries_.insert(behind, {.ghost = {.range = range, .origin = attempt.origin},
+                           .lives = {lives.begin(), lives.end()},
+                           .since_version = version_});
   if (entries_.size() > kGhostsMax) {
     MergeClosest();
+  }
+}
+
+void DoubtLedger::AddLives(Entry& entry, std::span<const LifeId> lives) {
+  for (const LifeId life : lives) {
+    if (std::find(entry.lives.begin(), entry.lives.end(), life) == entry.lives.end())
+      entry.lives.push_back(life);
   }
 }
 
@@ -163,11 +169,7 @@ void DoubtLedger::MergeClosest() {
     }
   }
   Entry& left = entries_[best];
-  for (const LifeId life : entries_[best + 1].lives) {
-    if (std::find(left.lives.begin(), left.lives.end(), life) == left.lives.end()) {
-      left.lives.push_back(life);
-    }
-  }
+  AddLives(left, entries_[best + 1].lives);
   const Entry& right = entries_[best + 1];
   left.since_version = std::max(left.since_version, right.since_version);
   left.ghost = {.range = {.first = left.ghost.range.first, .blocks = best_blocks},

@@ -42,9 +42,9 @@ class DoubtLedger {
   // Nothing of `life` will be executed any more. Refused where the target's policy does not accept the proof, and before IsReported: what a
   // reactor has not reported may still be sent.
   cleat::Status Proved(LifeId life, Proof proof);
-  // The engine's start: what the log of the engine before has (doubt_log.h), or without one the whole disk, is in doubt; all of it as
-  // `life`, of which nobody's retry is.
-  void Doubt(LifeId life, std::span<const BlockRange> ranges);
+  // The engine's start: what the log of the engine before has (doubt_log.h), or without one the whole disk, is in doubt until each of these
+  // lives is proved, which are over and at least one; it is nobody's retry.
+  void Doubt(std::span<const LifeId> lives, std::span<const BlockRange> ranges);
   // A request will never be retried: its ghosts hold everybody.
   void Disown(OriginId origin);
 
@@ -78,7 +78,8 @@ class DoubtLedger {
         reactors;  // until it is over those that have reported, from then on those that have not
   };
 
-  void Add(const Attempt& attempt, LifeId life);
+  void Add(const Attempt& attempt, std::span<const LifeId> lives);
+  static void AddLives(Entry& entry, std::span<const LifeId> lives);
   void MergeClosest();
   bool HasGhost(LifeId life) const;
   void ForgetHarmless();

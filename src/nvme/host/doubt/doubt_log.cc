@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "base/check.h"
@@ -50,11 +51,12 @@ void Append(BlockRange range, std::vector<BlockRange>& ranges) {
 
 DoubtLog::DoubtLog(std::span<uint8_t> memory, const Shape& shape)
     : header_(reinterpret_cast<Header*>(memory.data())),
-      places_(reinterpret_cast<BlockRange*>(memory.data() + kHeaderBytes)),
+      lives_(reinterpret_cast<LifeId*>(memory.data() + kHeaderBytes), shape.lives),
+      places_(reinterpret_cast<BlockRange*>(lives_.data() + lives_.size())),
       shape_(shape) {
   CLEAT_CHECK(memory.size() >= BytesFor(shape));
   CLEAT_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % alignof(uint64_t) == 0);
-  CLEAT_CHECK(shape.reactors > 0 && shape.attempts > 0 && shape.ghosts > 0);
+  CLEAT_CHECK(shape.reactors > 0 && shape.attempts > 0 && shape.ghosts > 0 && shape.lives > 0);
 }
 
 const char* DoubtLog::WhyBad(const Header& header, const Shape& shape) {
@@ -128,6 +130,22 @@ std::vector<BlockRange> DoubtLog::Read() const {
   const uint64_t count = std::min<uint64_t>(word & kCountMask, shape_.ghosts);
   for (uint64_t i = 0; i < count; ++i) Append(GhostsOf(word)[i], ranges);
   return ranges;
+}
+
+std::vector<LifeId> DoubtLog::ReadLives() const {
+  std::vector<LifeId> lives;
+  if (Load(header_->lives_unknown) != 0) return lives;
+  std::copy_if(lives_.begin(), lives_.end(), std::back_inserter(lives),
+               [](LifeId life) { return life != 0; });
+  return lives;
+}
+
+// Of an engine that is killed in between nobody knows the lives, rather than some of them.
+void DoubtLog::StoreLives(std::span<const LifeId> lives) {
+  StoreLast(header_->lives_unknown, 1);
+  if (lives.size() > lives_.size()) return;
+  for (size_t i = 0; i < lives_.size(); ++i) StoreLast(lives_[i], i < lives.size() ? lives[i] : 0);
+  StoreLast(header_->lives_unknown, 0);
 }
 
 void DoubtLog::ClearRow(uint32_t reactor) {

@@ -34,11 +34,12 @@ class DoubtLog {
     uint32_t reactors = 0;
     uint32_t attempts = 0;  // of a reactor, under way at once
     uint32_t ghosts = 0;
+    uint32_t lives = 0;
     bool operator==(const Shape&) const = default;
   };
   static constexpr size_t kHeaderBytes = 64;  // so that reactors share no cache line
   static constexpr size_t BytesFor(const Shape& shape) {
-    return kHeaderBytes +
+    return kHeaderBytes + size_t{shape.lives} * sizeof(LifeId) +
            (size_t{shape.reactors} * shape.attempts + size_t{2} * shape.ghosts) * sizeof(BlockRange);
   }
 
@@ -55,6 +56,8 @@ class DoubtLog {
   // What an engine before left, in no order. Those who read it record it as ghosts (Store), and then ForgetAttempts.
   std::vector<BlockRange> Read() const;
   std::vector<BlockRange> ReadAttempts() const;  // without the ghosts
+  // The lives that may have left it; empty: nobody knows.
+  std::vector<LifeId> ReadLives() const;
   void ForgetAttempts();
 
   // The row of `reactor` is read from now on; before its first attempt. The ledger's thread.
@@ -70,6 +73,9 @@ class DoubtLog {
   };
   // In place of the ghosts before; at most shape.ghosts.
   void Store(std::span<const BlockRange> ghosts, Number number);
+  // All lives of which anything is in the log or may come into it: each before its first attempt begins. Not 0; more than there is room for
+  // are as if nobody knew them.
+  void StoreLives(std::span<const LifeId> lives);
   // Whether an operator has said of what has the present number that it is dead (Confirm).
   bool IsConfirmed() const;
 
@@ -91,11 +97,11 @@ class DoubtLog {
   struct Header {
     uint64_t magic;
     Shape shape;
-    uint32_t reserved;
     // How many, from kListShift on which of the two lists has them, from kNumberShift on Doubt.number.
     uint64_t ghosts;
     uint64_t rows;       // those behind were never used, and are zeroes
     uint64_t confirmed;  // the number of what an operator knows to be dead; other processes write it
+    uint64_t lives_unknown;
   };
   static constexpr uint32_t kListShift = 32;
   static constexpr uint32_t kNumberShift = 33;
@@ -104,7 +110,7 @@ class DoubtLog {
   static uint64_t NumberOf(uint32_t number) { return std::max(1U, number & kNumberMask); }
   // Nullptr: it is a log of this shape.
   static const char* WhyBad(const Header& header, const Shape& shape);
-  static_assert(sizeof(Header) == 48 && kHeaderBytes % 64 == 0 && sizeof(Header) <= kHeaderBytes);
+  static_assert(sizeof(Header) == 56 && kHeaderBytes % 64 == 0 && sizeof(Header) <= kHeaderBytes);
 
   DoubtLog(std::span<uint8_t> memory, const Shape& shape);
   BlockRange& AttemptAt(uint32_t reactor, uint32_t slot) const;
@@ -114,13 +120,15 @@ class DoubtLog {
   BlockRange* GhostsAt(uint64_t list) const;
 
   Header* header_;
-  BlockRange* places_;  // attempts, by reactor; the two lists of ghosts
+  std::span<LifeId> lives_;  // 0: none
+  BlockRange* places_;       // attempts, by reactor; the two lists of ghosts
   Shape shape_;
 };
 
 // The log that is kept for each disk, of one shape for all versions of Cleat to come: a change of it puts each disk in doubt as a whole.
 // Room for twice the channels that a disk has at a time, as numbers of those that leave come back late; a row is as large as a page.
-inline constexpr DoubtLog::Shape kDoubtLogShape{.reactors = 128, .attempts = 256, .ghosts = 4096};
+inline constexpr DoubtLog::Shape kDoubtLogShape{
+    .reactors = 128, .attempts = 256, .ghosts = 4096, .lives = 128};
 inline constexpr size_t kDoubtLogBytes = DoubtLog::BytesFor(kDoubtLogShape);
 
 }  // namespace cleat::nvme::host

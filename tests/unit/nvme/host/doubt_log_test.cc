@@ -15,7 +15,7 @@
 namespace cleat::nvme::host::doubt_log_test {
 namespace {
 
-constexpr DoubtLog::Shape kShape{.reactors = 2, .attempts = 3, .ghosts = 4};
+constexpr DoubtLog::Shape kShape{.reactors = 2, .attempts = 3, .ghosts = 4, .lives = 2};
 constexpr uint32_t kNumber = 7;
 constexpr BlockRange kOld{.first = 8, .blocks = 8};
 constexpr BlockRange kNew{.first = 100, .blocks = 1};
@@ -43,13 +43,24 @@ class TheDoubtLog : public testing::Test {
     log_.OpenRow(1);
   }
 
-  static constexpr size_t kFirstPlace = DoubtLog::kHeaderBytes / sizeof(uint64_t);
+  static constexpr size_t kFirstPlace = DoubtLog::kHeaderBytes / sizeof(uint64_t) + kShape.lives;
   std::vector<uint64_t> memory_ = std::vector<uint64_t>(DoubtLog::BytesFor(kShape) / sizeof(uint64_t));
   DoubtLog log_ = DoubtLog::Open(Bytes(memory_), kShape, kNumber).value();
 };
 
 TEST_F(TheDoubtLog, OfANewDiskHasNothing) {
   EXPECT_TRUE(Found().empty());
+}
+
+TEST_F(TheDoubtLog, SaysWhoseLivesItIsAboutOrThatNobodyKnows) {
+  const auto lives = [this] { return DoubtLog::Open(Bytes(memory_), kShape, kNumber)->ReadLives(); };
+  EXPECT_TRUE(lives().empty());
+  log_.StoreLives(std::vector<LifeId>{5, 6});
+  EXPECT_EQ(lives(), (std::vector<LifeId>{5, 6}));
+  log_.StoreLives(std::vector<LifeId>{5, 6, 7});
+  EXPECT_TRUE(lives().empty());
+  log_.StoreLives(std::vector<LifeId>{7});
+  EXPECT_EQ(lives(), std::vector<LifeId>{7});
 }
 
 TEST_F(TheDoubtLog, HasWhatIsUnderWayAndNotWhatWasAnswered) {

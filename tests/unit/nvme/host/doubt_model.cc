@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/nvme/host/doubt_model.h"
 
+#include <array>
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +9,7 @@ namespace cleat::nvme::host::model {
 namespace {
 
 constexpr uint32_t kSpoilt = 1000;
-constexpr DoubtLog::Shape kLogShape{.reactors = kReactors, .attempts = 4, .ghosts = 32};
+constexpr DoubtLog::Shape kLogShape{.reactors = kReactors, .attempts = 4, .ghosts = 32, .lives = 4};
 
 uint32_t BlocksOf(const BlockRange& range) {
   return ((1U << range.blocks) - 1) << range.first;
@@ -415,7 +416,7 @@ void World::Crash() {
     past = Log().Read();
   }
   if (plan_->fault != Fault::kForgetOverCrash) {
-    ledger_->Doubt(PastLife(), past);
+    ledger_->Doubt(std::array{PastLife()}, past);
     Log().Store(ledger_->ranges(), DoubtLog::Number::kNew);
     Log().ForgetAttempts();
     for (const BlockRange& range : past) {

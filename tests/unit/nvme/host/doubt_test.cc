@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rules of docs/nvmeof.md, "Writes in doubt", with two reactors and their mail delivered by hand.
+#include <array>
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -183,9 +184,20 @@ TEST_F(Doubt, AGhostThatNobodyWillRetryHoldsEverybody) {
 }
 
 TEST_F(Doubt, WithoutALogTheWholeDiskIsInDoubt) {
-  ledger_.Doubt(kLife, std::vector{BlockRange{.first = 0, .blocks = 1000}});
+  ledger_.Doubt(std::array{kLife}, std::vector{BlockRange{.first = 0, .blocks = 1000}});
   Publish();
   EXPECT_FALSE(view0_.MaySend({.origin = 9, .range = {.first = 999, .blocks = 1}}));
+}
+
+TEST_F(Doubt, WhatAnEngineBeforeLeftIsInDoubtUntilEachOfItsLivesIsProved) {
+  ledger_.Doubt(std::array{kLife, kLife + 1}, std::array{kOver.range});
+  Publish();
+  ASSERT_TRUE(ledger_.Proved(kLife, Proof::kControllerReset).ok());
+  Publish();
+  EXPECT_FALSE(view0_.MaySend(kOver));
+  ASSERT_TRUE(ledger_.Proved(kLife + 1, Proof::kControllerReset).ok());
+  Publish();
+  EXPECT_TRUE(view0_.MaySend(kOver));
 }
 
 TEST_F(Doubt, ALifeThatLeavesNothingInDoubtNeedsNoProof) {

@@ -68,7 +68,7 @@ inline Opcode OpcodeOf(const fabrics::QueuedCommand& command) {
 }
 
 inline constexpr DoubtLog::Shape kLogShape{
-    .reactors = 2, .attempts = RequestQueue::kCommandsMax, .ghosts = kGhostsMax};
+    .reactors = 2, .attempts = RequestQueue::kCommandsMax, .ghosts = kGhostsMax, .lives = 8};
 
 // A log of doubt on memory that outlives an engine.
 class LogMemory {
