@@ -392,7 +392,7 @@ void NvmfDisk::Publish() {
   AwaitWord();
 }
 
-// Those that may leave something from now on, and those that have.
+// Lives that may leave something from now on, and lives that have.
 void NvmfDisk::StoreLives() {
   if (doubt_log_ == nullptr || !doubt_log_->is_taken()) return;
   std::vector<LifeId> lives = ledger_.lives();

@@ -21,7 +21,7 @@ DISK_MIB = 32
 KEEP_ALIVE_MS = 1000
 SECONDS = 120  # for what can only hang
 HELD_SECONDS = 5  # a write that would not be held is answered within milliseconds
-# Of the network for benchmarks (RFC 2544), which nobody else has.
+# The network for benchmarks (RFC 2544), which nobody else has.
 NET_ADDRESSES = ("198.18.0.2", "198.18.1.2")
 
 

@@ -107,7 +107,7 @@ class FakeEngine {
   engine::v1::HandOver TakenWith();
   bool TakenWithCounters();
   UniqueFd MemoryOf(const std::string& disk);
-  // As if cleatd had given it that.
+  // The engine has that, as if cleatd had given it.
   void SetMemory(const std::string& disk, UniqueFd memory);
 
  private:

@@ -140,7 +140,7 @@ std::vector<LifeId> DoubtLog::ReadLives() const {
   return lives;
 }
 
-// Of an engine that is killed in between nobody knows the lives, rather than some of them.
+// An engine that is killed in between leaves no lives behind, rather than some of them.
 void DoubtLog::StoreLives(std::span<const LifeId> lives) {
   StoreLast(header_->lives_unknown, 1);
   if (lives.size() > lives_.size()) return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/nvme/host/doubt_model.h"
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace cleat::nvme::host::model {

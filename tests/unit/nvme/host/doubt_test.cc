@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rules of docs/nvmeof.md, "Writes in doubt", with two reactors and their mail delivered by hand.
-#include <array>
 #include <gtest/gtest.h>
+#include <array>
 
 #include <vector>
 

@@ -234,7 +234,7 @@ TEST_F(RequestsOnPaths, WhatEachPathRefusesIsTriedOnceOnEachAndThenWaitsForTheir
   Finish();
 }
 
-// As long as it takes its association to see that there is none: then the path is not usable, and the request waits.
+// The refusal lasts until its association has seen that there is none: then the path is not usable, and the request waits.
 TEST_F(RequestsOnPaths, ANamespaceThatIsGoneIsARefusalAndAnErrorOnlyWhereThatIsAllThatIsEverSaid) {
   Open(a_);
   Io& waits = Submit(Op::kWrite, 0, 8);
