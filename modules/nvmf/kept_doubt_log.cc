@@ -75,7 +75,7 @@ Result<std::shared_ptr<KeptDoubtLog>> KeptDoubtLog::Map(const UniqueFd& file, co
   return std::shared_ptr<KeptDoubtLog>(new KeptDoubtLog({static_cast<uint8_t*>(memory), kDoubtLogBytes}));
 }
 
-KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, LifeId life) {
+KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, LifeId life, std::span<const LifeId> living) {
   CLEAT_CHECK(!is_taken_);
   is_taken_ = true;
   const auto number = static_cast<uint32_t>(life);
@@ -86,6 +86,8 @@ KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, LifeId life) {
   bool is_other = true;
   if (opened) {
     lives = opened->ReadLives();
+    std::erase_if(lives,
+                  [&](LifeId each) { return std::find(living.begin(), living.end(), each) != living.end(); });
     // An operator has seen the ghosts, and never what was under way when the engine ended.
     found.was_confirmed = opened->IsConfirmed();
     ranges = found.was_confirmed ? opened->ReadAttempts() : opened->Read();

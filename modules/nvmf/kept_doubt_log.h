@@ -39,8 +39,10 @@ class KeptDoubtLog {
     bool was_confirmed = false;  // what it had as ghosts, or the loss of it, is dead by an operator's word
   };
   // The disk is this engine's from now on. What was in doubt is recorded in the ledger with the lives that the log names, or as `life` where
-  // it names none, and then in the log as ghosts alone. No attempt of this engine is under way. `life` is random.
-  Found Take(nvme::host::DoubtLedger& ledger, nvme::host::LifeId life);
+  // it names none, and then in the log as ghosts alone. No attempt of this engine is under way, so that its `living` lives have left nothing.
+  // `life` is random.
+  Found Take(nvme::host::DoubtLedger& ledger, nvme::host::LifeId life,
+             std::span<const nvme::host::LifeId> living);
   // The disk is another engine's. No attempt is under way.
   void Yield() { is_taken_ = false; }
   bool is_taken() const { return is_taken_; }

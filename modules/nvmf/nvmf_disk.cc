@@ -116,7 +116,7 @@ Error NvmfDisk::WhyNotOpened() const {
 // Channels may be here already, with an I/O queue each; until they have a table they write nothing.
 Task<Status> NvmfDisk::Acquire() {
   if (MayPublish()) co_return Ok{};
-  LogFound(doubt_log_->Take(ledger_, DrawLife()));
+  LogFound(doubt_log_->Take(ledger_, DrawLife(), LivingLives()));
   StoreLives();
   for (const Link& link : links_) doubt_log_->OpenRow(link.number);
   published_version_ = 0;
@@ -127,7 +127,10 @@ Task<Status> NvmfDisk::Acquire() {
 
 // No request is left, so that no reactor writes to the log any more (RequestQueue::Config).
 void NvmfDisk::Release() {
-  if (doubt_log_ != nullptr) doubt_log_->Yield();
+  if (doubt_log_ == nullptr || !doubt_log_->is_taken()) return;
+  // Lives that go on have nothing under way, and would be taken for some that are over.
+  doubt_log_->StoreLives(ledger_.lives());
+  doubt_log_->Yield();
 }
 
 Task<void> NvmfDisk::Close(bool shutdown) {
@@ -396,10 +399,19 @@ void NvmfDisk::Publish() {
 void NvmfDisk::StoreLives() {
   if (doubt_log_ == nullptr || !doubt_log_->is_taken()) return;
   std::vector<LifeId> lives = ledger_.lives();
+  for (const LifeId life : LivingLives()) {
+    // Both, where not all reactors have reported its end.
+    if (std::find(lives.begin(), lives.end(), life) == lives.end()) lives.push_back(life);
+  }
+  doubt_log_->StoreLives(lives);
+}
+
+std::vector<LifeId> NvmfDisk::LivingLives() const {
+  std::vector<LifeId> lives;
   for (const auto& path : paths_) {
     if (path->life() != 0) lives.push_back(path->life());
   }
-  doubt_log_->StoreLives(lives);
+  return lives;
 }
 
 void NvmfDisk::AwaitWord() {

@@ -118,6 +118,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   bool MayPublish() const { return doubt_log_ == nullptr || doubt_log_->is_taken(); }
   void Publish();
   void StoreLives();
+  std::vector<nvme::host::LifeId> LivingLives() const;
   void SendTable(const Link& link) const;
   void GoOnWhenReported();
 

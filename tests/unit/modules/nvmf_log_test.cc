@@ -392,6 +392,29 @@ TEST_F(TheLogOfADisk, WhatIsInDoubtGoesOverWithTheDiskAndStaysInDoubtWhenItComes
   ExpectNothingIn(log_);
 }
 
+// As where an upgrade fails: the paths of the engine that takes its disk back have lived on.
+TEST_F(TheLogOfADisk, IsTakenBackByAnEngineWhosePathsLiveOn) {
+  Engine first(rig_, log_);
+  first.Acquire();
+  OneWrite write(8192, 4096, 1);
+  LeaveUnanswered(first, write);
+  Recover(first, write);
+  first.Release();
+  EXPECT_EQ(log_.Lives().size(), 1U) << "of the ghost";
+  {
+    Engine second(rig_, log_);
+    second.Acquire();
+    second.Release();
+  }
+  first.Acquire();
+  EXPECT_EQ(log_.Lives().size(), 2U) << "and the one that lives";
+  OneWrite other(65536, 4096, 2);
+  LeaveUnanswered(first, other);
+  Recover(first, other);
+  ExpectHeld(first, 8192);
+  ExpectNothingIn(log_);
+}
+
 // The log is another engine's then: its attempts must not be forgotten by what happens here.
 TEST_F(TheLogOfADisk, IsLeftAloneByAnEngineThatHasReleasedTheDisk) {
   Engine first(rig_, log_);

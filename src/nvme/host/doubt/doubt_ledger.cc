@@ -103,7 +103,8 @@ cleat::Status DoubtLedger::Proved(LifeId life, Proof proof) {
 void DoubtLedger::Doubt(std::span<const LifeId> lives, std::span<const BlockRange> ranges) {
   CLEAT_CHECK(!lives.empty());
   if (ranges.empty()) return;
-  for (const LifeId life : lives) lives_[life] = {.over = true, .reactors = {}};
+  // One that is known already may still have to be reported.
+  for (const LifeId life : lives) lives_.try_emplace(life, Life{.over = true, .reactors = {}});
   ++version_;
   for (const BlockRange& range : ranges) {
     Add({.origin = kNobody, .range = range}, lives);

@@ -287,10 +287,20 @@ bool RequestQueue::MayTryAgain(Request& request) {
   if ((failure & kStatus) != 0) {
     const Status status(static_cast<uint16_t>(failure));
     if (IsPathError(status)) return true;
-    if (IsGone(status)) return ++WordOf(request, kTries) <= kGoneTriesMax;
+    if (IsGone(status)) return MayBeGone(request);
     if (!nvme::MayRetry(status)) return false;
   }
-  return ++WordOf(request, kTries) <= kTriesMax;
+  return (++WordOf(request, kTries) & UINT32_MAX) <= kTriesMax;
+}
+
+// Each path is tried once in a pause. Counted beside the other tries, which begin anew once the namespace is there.
+bool RequestQueue::MayBeGone(Request& request) {
+  constexpr uint64_t kOne = uint64_t{1} << 32;
+  uint64_t& tries = WordOf(request, kTries);
+  tries = (tries & ~(kOne - 1)) + kOne;
+  const auto paths = std::count_if(paths_.all().begin(), paths_.all().end(),
+                                   [](const PathSet::Path& path) { return path.queue != nullptr; });
+  return tries / kOne <= uint64_t{kGoneTriesMax} * static_cast<uint64_t>(std::max<ptrdiff_t>(paths, 1));
 }
 
 // The request is answered with its failure: at once, or when the view allows it.

@@ -68,7 +68,8 @@ class RequestQueue {
   // How often a request is tried again when the target says that it may help, and after what pause at least. The pause is also that of a
   // path that does not lead to the namespace, as the target says: what it refused is tried again without limit.
   static constexpr uint32_t kTriesMax = 5;
-  // How often where the controller has no such namespace: until long after its association has looked, and knows whether to wait for it.
+  // How often over each path where controllers have no such namespace: until long after the associations have looked, and know whether to
+  // wait for it.
   static constexpr uint32_t kGoneTriesMax = 256;
   static constexpr uint64_t kPauseNs = 50 * kNsPerMs;
 
@@ -132,7 +133,7 @@ class RequestQueue {
     kUnderWay,  // commands
     kFlags,     // Flag; from kPathShift on the place of the path that its commands under way are on
     kFailure,   // of the command that failed first: a Failure, perhaps with the status; 0: none has failed
-    kTries,     // again, as the target said that it may help
+    kTries,     // again, as the target said that it may help; above 32 bits those of MayBeGone
     kOrigin,    // of one that writes
     kResumeNs = kBegun,  // while it pauses: until when; 0: the next Tick says
   };
@@ -197,7 +198,8 @@ class RequestQueue {
   void NoteStatus(const Slot& slot, const fabrics::CompletionEntry& entry);
   void EndFor(LifeId life, uint64_t cookie, Status status);
   void Failed(block::Request& request);
-  static bool MayTryAgain(block::Request& request);
+  bool MayTryAgain(block::Request& request);
+  bool MayBeGone(block::Request& request);
   void GiveUp(block::Request& request);
   void BeginAnew(block::RequestList& lost);
 

@@ -255,6 +255,21 @@ TEST_F(RequestsOnPaths, ANamespaceThatIsGoneIsARefusalAndAnErrorOnlyWhereThatIsA
   }
   Answer(a_, 0, kGone);
   EXPECT_EQ(fails.status, IoStatus::kHardwareError);
+
+  // Once it is there again, what may pass is tried as often as ever.
+  WaitForPause();
+  Io& goes_on = Submit(Op::kWrite, 0, 8);
+  for (uint32_t tries = 0; tries <= RequestQueue::kTriesMax; ++tries) {
+    Answer(a_, 0, kGone);
+    WaitForPause();
+  }
+  for (uint32_t tries = 0; tries < RequestQueue::kTriesMax; ++tries) {
+    Answer(a_, 0, kNotReady);
+    ASSERT_FALSE(goes_on.done);
+    WaitForPause();
+  }
+  Answer(a_);
+  EXPECT_EQ(goes_on.status, IoStatus::kOk);
 }
 
 TEST_F(RequestsOnPaths, APathThatComesTakesWhatWasRefusedEverywhereAtOnce) {
