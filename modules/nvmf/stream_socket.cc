@@ -38,12 +38,12 @@ Status SetInt(int fd, int level, int option, int value, const char* name) {
 // The owner of a guest may take memory of it away at any time. A touch has the memory guard (block/memory_guard.h) put zero pages there and mark
 // that guest's memory as broken, where the kernel fails a system call with EFAULT: without it the connection would end, and so would the next
 // one that tries the same request. No byte is changed.
+//
+// What the kernel is to write has to be written here too: a page may be gone for writing alone. A compiler may make a load of an atomic `or`
+// with 0, and clang does; of a compare-and-exchange it may not.
 void TouchByte(uint8_t* byte, bool writes) {
-  if (writes) {
-    __atomic_fetch_or(byte, 0, __ATOMIC_RELAXED);
-  } else {
-    (void)__atomic_load_n(byte, __ATOMIC_RELAXED);
-  }
+  uint8_t value = __atomic_load_n(byte, __ATOMIC_RELAXED);
+  if (writes) __atomic_compare_exchange_n(byte, &value, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 void Touch(std::span<const iovec> pieces, bool writes) {
