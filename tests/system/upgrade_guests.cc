@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
-#include "expect_ok.h"
 
 namespace cleat::system_test {
 namespace {
@@ -61,12 +62,20 @@ Status UpgradeGuests::AddLimited(bool scsi) {
   return Add(limited);
 }
 
+// Guests may go on a moment before cleatd has recorded where.
 void UpgradeGuests::ExpectAllOn(const std::string& engine) {
-  for (const auto& guest : rig_.guests()) {
-    const auto controller = host_.api().GetController(guest->id());
-    ASSERT_OK(controller);
-    EXPECT_EQ(controller.value.status().engine(), "engines/" + engine) << guest->id();
-  }
+  const std::string name = "engines/" + engine;
+  Model last;
+  EXPECT_TRUE(host_.api().WaitUntil(
+      [&](const Model& model) {
+        return std::all_of(rig_.guests().begin(), rig_.guests().end(), [&](const auto& guest) {
+          const auto found = model.controllers.find("controllers/" + guest->id());
+          return found != model.controllers.end() && found->second.status().engine() == name;
+        });
+      },
+      &last))
+      << "not all are on " << name << ":\n"
+      << last.ToString();
 }
 
 void UpgradeGuests::ExpectLimitsHeld(uint64_t since_ns, uint64_t engines) {
