@@ -149,6 +149,14 @@ class TheLogOfADisk : public testing::Test {
     rig_.target.CutAll();
     EXPECT_EQ(engine.disks[0]->Wait(write.io), IoStatus::kOk);
   }
+  // The engine takes the disk, and lets it go with a ghost of 4096 bytes, whose retry was answered.
+  void LeaveInDoubtAndRelease(Engine& engine, uint64_t offset_bytes) {
+    engine.Acquire();
+    OneWrite write(offset_bytes, 4096, 1);
+    LeaveUnanswered(engine, write);
+    Recover(engine, write);
+    engine.Release();
+  }
   // The log of an engine that is killed while a write of 4096 bytes is unanswered.
   LogFile LeftByAKilledEngine(uint64_t offset_bytes) {
     Engine killed(rig_, log_);
@@ -378,11 +386,7 @@ TEST_F(TheLogOfADisk, IsTakenWhenTheDiskIsAndNotWhenItIsOpened) {
 
 TEST_F(TheLogOfADisk, WhatIsInDoubtGoesOverWithTheDiskAndStaysInDoubtWhenItComesBack) {
   Engine first(rig_, log_);
-  first.Acquire();
-  OneWrite write(8192, 4096, 1);
-  LeaveUnanswered(first, write);
-  Recover(first, write);
-  first.Release();
+  LeaveInDoubtAndRelease(first, 8192);
   Engine second(rig_, log_);
   second.Acquire();
   ExpectHeld(second, 8192);
@@ -392,14 +396,10 @@ TEST_F(TheLogOfADisk, WhatIsInDoubtGoesOverWithTheDiskAndStaysInDoubtWhenItComes
   ExpectNothingIn(log_);
 }
 
-// As where an upgrade fails: the paths of the engine that takes its disk back have lived on.
+// The paths of an engine that takes its disk back, where an upgrade fails, have lived on.
 TEST_F(TheLogOfADisk, IsTakenBackByAnEngineWhosePathsLiveOn) {
   Engine first(rig_, log_);
-  first.Acquire();
-  OneWrite write(8192, 4096, 1);
-  LeaveUnanswered(first, write);
-  Recover(first, write);
-  first.Release();
+  LeaveInDoubtAndRelease(first, 8192);
   EXPECT_EQ(log_.Lives().size(), 1U) << "of the ghost";
   {
     Engine second(rig_, log_);
@@ -418,11 +418,7 @@ TEST_F(TheLogOfADisk, IsTakenBackByAnEngineWhosePathsLiveOn) {
 // The log is another engine's then: its attempts must not be forgotten by what happens here.
 TEST_F(TheLogOfADisk, IsLeftAloneByAnEngineThatHasReleasedTheDisk) {
   Engine first(rig_, log_);
-  first.Acquire();
-  OneWrite write(8192, 4096, 1);
-  LeaveUnanswered(first, write);
-  Recover(first, write);
-  first.Release();
+  LeaveInDoubtAndRelease(first, 8192);
   Engine second(rig_, log_);
   second.Acquire();
   const auto before = log_.Found();

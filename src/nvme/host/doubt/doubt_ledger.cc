@@ -103,7 +103,7 @@ cleat::Status DoubtLedger::Proved(LifeId life, Proof proof) {
 void DoubtLedger::Doubt(std::span<const LifeId> lives, std::span<const BlockRange> ranges) {
   CLEAT_CHECK(!lives.empty());
   if (ranges.empty()) return;
-  // One that is known already may still have to be reported.
+  // A life that is known already may still have to be reported.
   for (const LifeId life : lives) lives_.try_emplace(life, Life{.over = true, .reactors = {}});
   ++version_;
   for (const BlockRange& range : ranges) {
