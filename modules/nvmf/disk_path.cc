@@ -30,6 +30,8 @@ NvmfPathConfig ConfigOf(const NvmfOptions& options, uint32_t index) {
   config.association.io_queues = DiskPath::kQueuesMax;
   config.address = options.subsystem->addresses.at(index);
   config.digests = {.header = options.subsystem->header_digest, .data = options.subsystem->data_digest};
+  config.chap = options.subsystem->chap;
+  config.arithmetic = options.arithmetic;
   return config;
 }
 

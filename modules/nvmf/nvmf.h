@@ -16,8 +16,10 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "block/device.h"
+#include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/doubt/doubt.h"
+#include "reactor/blocking.h"
 #include "reactor/task.h"
 
 namespace cleat::modules {
@@ -32,6 +34,7 @@ struct NvmfSubsystem {
   bool data_digest = false;
   uint32_t kato_ms = 5000;  // keep alive timeout: 1000 to 600 000
   nvme::host::ProofPolicy proofs;
+  std::shared_ptr<const nvme::auth::ChapSecrets> chap;  // DH-HMAC-CHAP; nullptr: none
 };
 
 // On the control reactor, between OpenNvmf's return and Close's; the owner of the device may close it from there.
@@ -58,6 +61,9 @@ struct NvmfOptions {
   // zeroes for a new disk, kDoubtLogLost where the file is gone. Invalid: nothing outlives the engine, as in tests and tools. A read-only
   // disk leaves it alone.
   UniqueFd doubt_log;
+  // For the arithmetic of authentication, which many disks share: a few threads, where no reactor runs. It outlives the disk. nullptr only
+  // where the subsystem has no secrets.
+  BlockingPool* arithmetic = nullptr;
   // Within which OpenNvmf has to have found the namespace.
   uint64_t open_timeout_ns = 15 * kNsPerSecond;
 };
@@ -77,7 +83,7 @@ class NvmfDevice : public block::Device {
 // On the control reactor, of an NvmfDevice.
 //   kInvalidArgument     options that make no sense
 //   kNotFound            the subsystem has no such namespace for this host
-//   kPermissionDenied    the subsystem does not let this host in
+//   kPermissionDenied    the subsystem does not let this host in, or one of the two has not authenticated itself to the other
 //   kFailedPrecondition  the namespace is smaller than the disk, has blocks of another size, or is write-protected and the disk is not
 //                        read-only
 //   kUnimplemented       a namespace or a controller that Cleat can't use

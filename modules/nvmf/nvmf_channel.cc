@@ -10,8 +10,8 @@ namespace cleat::modules {
 
 using nvme::fabrics::CompletionEntry;
 using nvme::fabrics::Reached;
-using nvme::host::IoConnect;
 using nvme::host::LifeId;
+using nvme::host::QueueLogin;
 using nvme::host::RequestQueue;
 
 namespace {
@@ -20,15 +20,17 @@ std::string NameOfQueue(const NvmfChannelShared& shared, const IoQueuePlan& plan
   return shared.paths.at(plan.path).who + ", queue " + std::to_string(plan.queue_id);
 }
 
-nvme::host::IoConnectConfig ConnectConfigOf(const NvmfChannelShared& shared, const IoQueuePlan& plan) {
-  nvme::host::IoConnectConfig config;
+nvme::host::QueueLoginConfig LoginConfigOf(const NvmfChannelShared& shared, const IoQueuePlan& plan,
+                                           nvme::host::HostChap chap) {
+  nvme::host::QueueLoginConfig config;
   config.who = NameOfQueue(shared, plan);
   config.host = shared.host;
   config.subsystem_nqn = shared.subsystem_nqn;
+  config.chap = std::move(chap);
   config.controller_id = plan.controller_id;
   config.queue_id = plan.queue_id;
   config.entries = plan.entries;
-  config.timeout_ns = NvmfChannel::kConnectTimeoutNs;
+  config.timeout_ns = NvmfChannel::kLoginTimeoutNs;
   return config;
 }
 
@@ -56,32 +58,36 @@ NvmfChannel::IoQueue::IoQueue(NvmfChannel& channel, const IoQueuePlan& plan)
     : channel_(channel),
       path_(plan.path),
       life_(plan.life),
-      connect_(ConnectConfigOf(*channel.shared_, plan)),
+      arithmetic_(channel.shared_->arithmetic, channel.reactor_,
+                  [this] { login_.Computed(tcp_, channel_.reactor_.now_ns()); }),
+      login_(LoginConfigOf(*channel.shared_, plan, arithmetic_.ChapWith(channel.shared_->chap))),
       tcp_(TcpOptionsOf(*channel.shared_, plan), channel.reactor_, *this) {}
 
 void NvmfChannel::IoQueue::CheckOverdue() {
-  if (const auto overdue = connect_.Overdue(channel_.reactor_.now_ns())) tcp_.Abort(*overdue);
+  if (const auto overdue = login_.Overdue(channel_.reactor_.now_ns())) tcp_.Abort(*overdue);
 }
 
 void NvmfChannel::IoQueue::Connected() {
-  connect_.Send(tcp_, channel_.reactor_.now_ns());
+  login_.Begin(tcp_, channel_.reactor_.now_ns());
 }
 
 void NvmfChannel::IoQueue::Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) {
-  if (cookie != IoConnect::kCookie) [[likely]] {
+  if (!QueueLogin::IsOf(cookie)) [[likely]] {
     channel_.requests_->Completed(life_, cookie, entry, data_bytes);
     channel_.ArmTick();
     return;
   }
-  if (const Status taken = connect_.Take(entry); !taken) return tcp_.Abort(taken.error());
-  channel_.QueueReady(path_);
+  const auto ready = login_.Take(tcp_, cookie, entry, data_bytes, channel_.reactor_.now_ns());
+  if (!ready) return tcp_.Abort(ready.error());
+  if (*ready) channel_.QueueReady(path_);
 }
 
 void NvmfChannel::IoQueue::Unanswered(uint64_t cookie, Reached reached) {
-  if (cookie != IoConnect::kCookie) channel_.requests_->Unanswered(life_, cookie, reached);
+  if (!QueueLogin::IsOf(cookie)) channel_.requests_->Unanswered(life_, cookie, reached);
 }
 
 void NvmfChannel::IoQueue::Ended(const Error& reason) {
+  arithmetic_.Cancel();
   channel_.QueueEnded(path_, reason);
 }
 
@@ -226,7 +232,8 @@ void NvmfChannel::QueueReady(uint32_t path) {
 void NvmfChannel::QueueEnded(uint32_t path, const Error& reason) {
   if (closing_ || lives_[path]->is_over) return;
   Life& life = *lives_[path];
-  if (!life.queue->ready() && life.tries < kConnectTriesMax) {
+  const bool is_refused = reason.code == ErrorCode::kPermissionDenied;
+  if (!life.queue->ready() && !is_refused && life.tries < kConnectTriesMax) {
     life.try_at_ns = reactor_.now_ns() + kConnectPauseNs;
     return ArmTick();
   }

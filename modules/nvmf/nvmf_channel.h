@@ -22,10 +22,11 @@
 #include "base/clock.h"
 #include "block/device.h"
 #include "modules/nvmf/kept_doubt_log.h"
+#include "modules/nvmf/login_arithmetic.h"
 #include "modules/nvmf/tcp_queue.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/doubt/doubt.h"
-#include "nvme/host/io_connect.h"
+#include "nvme/host/queue_login.h"
 #include "nvme/host/requests/request_queue.h"
 #include "reactor/reactor.h"
 
@@ -43,6 +44,8 @@ struct NvmfChannelShared {
   nvme::tcp::Digests digests;
   nvme::fabrics::HostIdentity host;
   std::string subsystem_nqn;
+  std::shared_ptr<const nvme::auth::ChapSecrets> chap;  // nullptr: none
+  BlockingPool* arithmetic = nullptr;                   // nullptr only without these
   bool write_cache = false;
   std::shared_ptr<const KeptDoubtLog> doubt_log;  // nullptr: there is none
   mutable std::atomic<uint32_t> open{0};          // channels that there are; any thread
@@ -101,8 +104,9 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   // Commands under way in an I/O queue, whatever the controller would take.
   static constexpr uint32_t kDepthMax = 128;
   static constexpr uint64_t kConnectTimeoutNs = 10 * kNsPerSecond;
+  static constexpr uint64_t kLoginTimeoutNs = 10 * kNsPerSecond;
   // How often an I/O queue is connected within a life, and after what pause, before the life counts as broken: a target may still hold the
-  // identifier of a queue whose connection was reset.
+  // identifier of a queue whose connection was reset. A target that lets this host not in is left at once.
   static constexpr uint32_t kConnectTriesMax = 5;
   static constexpr uint64_t kConnectPauseNs = 100 * kNsPerMs;
 
@@ -135,7 +139,7 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
    public:
     IoQueue(NvmfChannel& channel, const IoQueuePlan& plan);
 
-    bool ready() const { return connect_.ready(); }
+    bool ready() const { return login_.ready(); }
     bool ended() const { return tcp_.ended(); }
     void Start() { tcp_.Start(); }
     void End(const Error& reason) { tcp_.Abort(reason); }
@@ -153,7 +157,8 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
     NvmfChannel& channel_;
     const uint32_t path_;
     const nvme::host::LifeId life_;
-    nvme::host::IoConnect connect_;
+    LoginArithmetic arithmetic_;
+    nvme::host::QueueLogin login_;
     TcpQueue tcp_;
   };
   // A life that was begun here and not ended by the core yet.

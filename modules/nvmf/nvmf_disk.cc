@@ -61,6 +61,8 @@ Status CheckNvmfOptions(const NvmfOptions& options) {
     return refuse(fmt::format("{}: a keep alive timeout of {} ms: give {} to {}", subsystem.name,
                               subsystem.kato_ms, kKatoMinMs, kKatoMaxMs));
   }
+  if (subsystem.chap != nullptr && options.arithmetic == nullptr)
+    return refuse(subsystem.name + " has secrets, and there are no threads for authentication");
   if (options.name_space == nvme::fabrics::Uuid{}) return refuse("the namespace's UUID is zero");
   return block::CheckGeometry(options.shape.ToGeometry(), disk);
 }
@@ -229,6 +231,8 @@ void NvmfDisk::TakeShape(const DiskPath& path) {
   shared_->digests = {.header = subsystem.header_digest, .data = subsystem.data_digest};
   shared_->host = subsystem.host;
   shared_->subsystem_nqn = subsystem.nqn;
+  shared_->chap = subsystem.chap;
+  shared_->arithmetic = options_.arithmetic;
   shared_->write_cache = geometry_.write_cache;
   shared_->doubt_log = doubt_log_;
 }

@@ -20,7 +20,10 @@ nvme::host::LifeId DrawLife() {
 }
 
 NvmfPath::NvmfPath(NvmfPathConfig config, Reactor& reactor, NvmfPathOwner& owner)
-    : config_(std::move(config)), reactor_(reactor), owner_(owner) {}
+    : config_(std::move(config)),
+      reactor_(reactor),
+      owner_(owner),
+      arithmetic_(config_.arithmetic, reactor, [this] { association_->Computed(); }) {}
 
 // The owner is going: nobody is told any more.
 NvmfPath::~NvmfPath() {
@@ -40,6 +43,7 @@ void NvmfPath::Try() {
   break_reason_.reset();
   nvme::host::AssociationConfig association = config_.association;
   association.life = DrawLife();
+  association.chap = arithmetic_.ChapWith(config_.chap);
   association.connect_timeout_ns = kConnectTimeoutNs;
   nvme::tcp::HostConnectionOptions connection;
   connection.name = association.who + ", admin queue";
@@ -154,6 +158,7 @@ void NvmfPath::Lost(uint64_t life, const Error& reason) {
 
 void NvmfPath::Gone(uint64_t /*life*/) {
   gone_ = true;
+  arithmetic_.Cancel();
   if (!over_) StepAt(reactor_.now_ns());
 }
 

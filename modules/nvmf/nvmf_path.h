@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "modules/nvmf/login_arithmetic.h"
 #include "modules/nvmf/tcp_queue.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/association.h"
@@ -28,9 +29,11 @@
 namespace cleat::modules {
 
 struct NvmfPathConfig {
-  nvme::host::AssociationConfig association;  // its `life` is made here
+  nvme::host::AssociationConfig association;  // its `life` and `chap` are made here
   nvme::fabrics::TransportAddress address;
   nvme::tcp::Digests digests;
+  std::shared_ptr<const nvme::auth::ChapSecrets> chap;
+  BlockingPool* arithmetic = nullptr;
 };
 
 // A life's number: never 0, and never one that this or another engine has drawn before.
@@ -109,6 +112,7 @@ class NvmfPath final : private nvme::host::AssociationOwner {
   const NvmfPathConfig config_;
   Reactor& reactor_;
   NvmfPathOwner& owner_;
+  LoginArithmetic arithmetic_;
   std::unique_ptr<nvme::host::Association> association_;  // outlives the queue, whose owner it is
   std::unique_ptr<TcpQueue> admin_;
   bool gone_ = false;       // the association and its queue are over, and can be destroyed

@@ -5,11 +5,14 @@
 //   CLEAT_NVMF_NQN      its subsystem
 //   CLEAT_NVMF_PLAIN    UUID of a namespace with blocks of 512 bytes
 //   CLEAT_NVMF_LARGE    ... with blocks of 4096 bytes
+//   CLEAT_NVMF_DHCHAP_SECRET, CLEAT_NVMF_DHCHAP_CTRL_SECRET
+//                       the host's secret and the subsystem's, where there are any
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -28,7 +31,7 @@
 #include "base/unique_fd.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/association.h"
-#include "nvme/host/io_connect.h"
+#include "nvme/host/queue_login.h"
 #include "nvme/tcp/host_connection.h"
 #include "tests/unit/modules/test_disk.h"
 
@@ -68,6 +71,28 @@ UniqueFd ConnectTo(const std::string& where) {
   (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0) << std::strerror(errno);
   return fd;
+}
+
+// What the host authenticates with. The arithmetic is done by whoever looks into `computing` next, on this test's one thread.
+host::HostChap ChapOf(std::shared_ptr<auth::Authentication>& computing) {
+  const char* const secret = std::getenv("CLEAT_NVMF_DHCHAP_SECRET");
+  const char* const own = std::getenv("CLEAT_NVMF_DHCHAP_CTRL_SECRET");
+  host::HostChap chap;
+  if (secret == nullptr) return chap;
+  auto parsed = auth::ChapSecret::Parse(secret, "CLEAT_NVMF_DHCHAP_SECRET");
+  CLEAT_CHECK(parsed.ok());
+  auth::ChapSecrets secrets{.host = std::move(parsed).value(), .controller = std::nullopt};
+  if (own != nullptr) {
+    auto parsed_own = auth::ChapSecret::Parse(own, "CLEAT_NVMF_DHCHAP_CTRL_SECRET");
+    CLEAT_CHECK(parsed_own.ok());
+    secrets.controller = std::move(parsed_own).value();
+  }
+  chap.secrets = std::make_shared<const auth::ChapSecrets>(std::move(secrets));
+  chap.random = [](std::span<uint8_t> bytes) {
+    CLEAT_CHECK(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  };
+  chap.compute = [&computing](const auto& authentication) { computing = authentication; };
+  return chap;
 }
 
 // A connection with its socket.
@@ -128,6 +153,10 @@ class Host final : public host::AssociationOwner {
       if (NowNs() > deadline_ns) return false;
       wire_.Step();
       association_.Tick(NowNs());
+      if (const auto authentication = std::exchange(computing_, nullptr)) {
+        authentication->Compute();
+        association_.Computed();
+      }
     }
     return true;
   }
@@ -161,12 +190,13 @@ class Host final : public host::AssociationOwner {
  private:
   static constexpr uint64_t kLife = 7;
 
-  static host::AssociationConfig Config(const std::string& uuid, const std::string& nqn, uint32_t kato_ms) {
+  host::AssociationConfig Config(const std::string& uuid, const std::string& nqn, uint32_t kato_ms) {
     host::AssociationConfig config;
     config.who = "subsystems/guest";
     config.life = kLife;
     config.host = Identity();
     config.subsystem_nqn = nqn;
+    config.chap = ChapOf(computing_);
     const auto parsed = fabrics::ParseUuid(uuid);
     CLEAT_CHECK(parsed.ok());
     config.wanted.ids.uuid = *parsed;
@@ -183,6 +213,7 @@ class Host final : public host::AssociationOwner {
   }
 
   const tcp::Digests digests_;
+  std::shared_ptr<auth::Authentication> computing_;
   host::Association association_;
   Wire wire_;
   bool live_ = false;
@@ -193,8 +224,10 @@ class Host final : public host::AssociationOwner {
 // An I/O queue with up to kDepth commands in flight, each named by its cookie.
 class Queue final : public fabrics::QueuePairOwner {
  public:
-  Queue(Host& host, uint16_t id) : host_(host), connect_(Config(host, id)), wire_(Options(host, id), *this) {
-    EXPECT_TRUE(Until([this] { return connect_.ready(); })) << why_;
+  Queue(Host& host, uint16_t id) : host_(host), login_(Config(host, id)), wire_(Options(host, id), *this) {
+    EXPECT_TRUE(Until([this] { return login_.ready(); })) << why_;
+    const bool proves = std::getenv("CLEAT_NVMF_DHCHAP_CTRL_SECRET") != nullptr;
+    EXPECT_EQ(login_.proved(), proves);
     wire_.connection().set_in_capsule_bytes(host.info().fabrics.in_capsule_bytes);
   }
 
@@ -204,6 +237,10 @@ class Queue final : public fabrics::QueuePairOwner {
     while (!there() && !ended_ && NowNs() < deadline_ns) {
       wire_.Step();
       host_.association().Tick(NowNs());
+      if (const auto authentication = std::exchange(computing_, nullptr)) {
+        authentication->Compute();
+        login_.Computed(wire_.connection(), NowNs());
+      }
     }
     return there();
   }
@@ -227,10 +264,10 @@ class Queue final : public fabrics::QueuePairOwner {
   }
 
   // ---- QueuePairOwner
-  void Connected() override { connect_.Send(wire_.connection(), NowNs()); }
+  void Connected() override { login_.Begin(wire_.connection(), NowNs()); }
   void Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) override {
-    if (cookie == host::IoConnect::kCookie) {
-      const auto taken = connect_.Take(entry);
+    if (host::QueueLogin::IsOf(cookie)) {
+      const auto taken = login_.Take(wire_.connection(), cookie, entry, data_bytes, NowNs());
       EXPECT_TRUE(taken.ok()) << taken.error().message;
       return;
     }
@@ -245,11 +282,12 @@ class Queue final : public fabrics::QueuePairOwner {
   }
 
  private:
-  static host::IoConnectConfig Config(const Host& host, uint16_t id) {
-    host::IoConnectConfig config;
+  host::QueueLoginConfig Config(const Host& host, uint16_t id) {
+    host::QueueLoginConfig config;
     config.who = "subsystems/guest, queue " + std::to_string(id);
     config.host = Host::Identity();
     config.subsystem_nqn = Setting("CLEAT_NVMF_NQN");
+    config.chap = ChapOf(computing_);
     config.controller_id = host.info().controller_id;
     config.queue_id = id;
     config.entries = kDepth + 1;
@@ -265,7 +303,8 @@ class Queue final : public fabrics::QueuePairOwner {
   }
 
   Host& host_;
-  host::IoConnect connect_;
+  std::shared_ptr<auth::Authentication> computing_;
+  host::QueueLogin login_;
   Wire wire_;
   std::array<bool, kDepth> busy_{};
   std::array<block::Segment, kDepth> segments_{};

@@ -318,6 +318,7 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
   shared->data_digest = data_digest;
   shared->kato_ms = keep_alive_ms;
   modules::NvmfOptions options(opening.shape(), std::move(shared), name_space, opening.mode);
+  options.arithmetic = &opening.parts.arithmetic;
   options.events.resized = [grew = std::move(events.grew), block_bytes = opening.disk.logical_block_bytes,
                             name = opening.disk.name](uint64_t size_bytes) {
     spdlog::info("{}: namespace's size changed: {} bytes", name, size_bytes);

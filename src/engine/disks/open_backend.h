@@ -22,6 +22,7 @@ struct BackendParts {
   MemoryStore& memories;
   modules::UringHub& uring;
   BlockingPool& blocking;
+  BlockingPool& arithmetic;  // of authentication: a few threads that wait for nobody
   CephDisks& ceph;
   const PathGuard& paths;
 };

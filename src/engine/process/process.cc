@@ -41,6 +41,8 @@ constexpr uint32_t kStorageThreadsMax = 64;
 constexpr uint32_t kMappingThreadsMax = 4;
 // Of other engines' counters, which nobody waits for but cleatd.
 constexpr uint32_t kReadingThreadsMax = 1;
+// Of queues that log in, all at once after a switch's restart: they wait for one another, and leave the other processors alone.
+constexpr uint32_t kArithmeticThreadsMax = 2;
 constexpr uint64_t kCephEndNs = 5 * kNsPerSecond;  // how long its threads may take to end
 
 // Without a file there is no key: such an engine serves disks without encryption, and takes no other.
@@ -180,6 +182,7 @@ class Process {
   BlockingPool storage_{kStorageThreadsMax};
   BlockingPool mapping_{kMappingThreadsMax};
   BlockingPool reading_{kReadingThreadsMax};
+  BlockingPool arithmetic_{kArithmeticThreadsMax};
   DescriptorBudget descriptors_ = DescriptorBudget::OfProcess();
   MemoryStore memories_;
   GroupStore groups_{control_};
@@ -188,7 +191,8 @@ class Process {
   CephDisks ceph_{
       {control_, clusters_, *parts_.keyring, storage_, paths_}, settings_.name, parts_.other_cpus};
   ModuleDiskFactory disks_{
-      memories_, parts_.io->uring(), parts_.io->crypto(), *parts_.keyring, storage_, ceph_, paths_};
+      memories_, parts_.io->uring(), parts_.io->crypto(), *parts_.keyring, storage_, arithmetic_, ceph_,
+      paths_};
   vhost::SocketEndpointFactory endpoints_{control_, mapping_, *parts_.library, &paths_};
   EarlierEngines earlier_{parts_.io->lifetime(), reading_};
   Engine engine_{Engine::Parts{control_, parts_.io->reactors(), disks_, endpoints_, memories_, groups_,

@@ -106,7 +106,9 @@ Error ConnectError(const CompletionEntry& entry, const std::string& who, std::st
                             subsystem_nqn, name)};
       case kAuthenticationRequired:
         return {ErrorCode::kPermissionDenied,
-                fmt::format("{}: the target wants authentication, which is not configured ({})", who, name)};
+                fmt::format("{}: the target takes no Connect of a host that has not authenticated ({}): see "
+                            "what it asks of host {}",
+                            who, name, host_nqn)};
       default:
         break;
     }
@@ -145,6 +147,7 @@ Result<ConnectAnswer> ParseConnect(const CompletionEntry& entry, const std::stri
   answer.controller_id = static_cast<uint16_t>(result);
   // AUTHREQ: which of its bits wants what has changed between revisions; none of them wants nothing.
   answer.authentication_required = result >> 16 != 0;
+  answer.secure_channel_required = (result >> 18 & 1) != 0;
   if (answer.controller_id > kControllerIdLast) {
     return Error(ErrorCode::kDataLoss,
                  fmt::format("{}: the target gives controller {:#06x}, which is no identifier of one", who,

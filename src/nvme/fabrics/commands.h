@@ -57,6 +57,7 @@ Command Connect(const ConnectOptions& options);
 struct ConnectAnswer {
   uint16_t controller_id = 0;
   bool authentication_required = false;
+  bool secure_channel_required = false;  // that authentication makes (ASCR); authentication_required too
 };
 // What became of a Connect. `host_nqn` and `subsystem_nqn` for an error's text, which begins with `who`. kPermissionDenied where the target
 // does not let the host in, kUnavailable where it may do so later, else what is wrong with the command by the name of its field.

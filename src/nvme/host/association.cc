@@ -40,13 +40,25 @@ constexpr uint64_t CookieOf(Kind kind, uint64_t number) {
   return number << 8 | kind;
 }
 
+QueueLoginConfig LoginConfigOf(const AssociationConfig& config) {
+  QueueLoginConfig login;
+  login.who = config.who;
+  login.host = config.host;
+  login.subsystem_nqn = config.subsystem_nqn;
+  login.chap = config.chap;
+  login.entries = config.admin_entries;
+  login.kato_ms = config.kato_ms;
+  login.timeout_ns = config.command_timeout_ns;
+  return login;
+}
+
 }  // namespace
 
 Association::Association(AssociationConfig config, AssociationOwner& owner)
     : config_(std::move(config)),
       owner_(owner),
-      memory_(std::make_unique<Memory>(
-          fabrics::ConnectDataOf(config_.host, config_.subsystem_nqn, fabrics::kAnyController))) {
+      login_(LoginConfigOf(config_)),
+      memory_(std::make_unique<Memory>()) {
   CLEAT_CHECK(config_.kato_ms >= kKatoMinMs && config_.kato_ms <= kKatoMaxMs);
   CLEAT_CHECK(config_.admin_entries >= kAdminEntriesMin && config_.io_queues >= 1);
   CLEAT_CHECK(config_.io_queues < UINT16_MAX && config_.command_timeout_ns > 0);
@@ -65,28 +77,28 @@ void Association::Start(fabrics::QueuePair& admin, uint64_t now_ns) {
 
 void Association::Connected() {
   if (phase_ != Phase::kConnecting) return;
-  phase_ = Phase::kSetup;
-  phase_deadline_ns_ = now_ns_ + kSetupTimeoutNs;
-  Send(Step::kConnect);
+  phase_ = Phase::kLogin;
+  login_ns_ = now_ns_;
+  login_.Begin(*admin_, now_ns_);
 }
 
-void Association::Submit(uint64_t cookie, const Command& command, bool to_target, std::span<uint8_t> data) {
+// `room`: for the data that comes.
+void Association::Submit(uint64_t cookie, const Command& command, std::span<uint8_t> room) {
   if (admin_->room() == 0) {
     Fail({ErrorCode::kInternal, config_.who + ": the admin queue has no room for a command"});
     return;
   }
   fabrics::QueuedCommand queued{
       .entry = fabrics::EntryOf(command), .to_target = {}, .from_target = {}, .cookie = cookie};
-  if (!data.empty()) {
+  if (!room.empty()) {
     const block::MemoryRegion* region = memory_->page_region.get();
-    if (to_target) region = memory_->connect_region.get();
-    if (data.data() != region->base()) {
-      memory_->log_region = block::MemoryRegion::Borrow(data.data(), data.size());
+    if (room.data() != region->base()) {
+      memory_->log_region = block::MemoryRegion::Borrow(room.data(), room.size());
       region = memory_->log_region.get();
     }
     memory_->segment = {
-        .region = region, .offset_bytes = 0, .length_bytes = static_cast<uint32_t>(data.size())};
-    (to_target ? queued.to_target : queued.from_target) = {&memory_->segment, 1};
+        .region = region, .offset_bytes = 0, .length_bytes = static_cast<uint32_t>(room.size())};
+    queued.from_target = {&memory_->segment, 1};
   }
   admin_->Submit(queued);
 }
@@ -95,13 +107,28 @@ void Association::Send(Step step) {
   step_ = step;
   waiting_ = false;
   step_deadline_ns_ = now_ns_ + config_.command_timeout_ns;
-  if (step == Step::kConnect) connect_sent_ns_ = now_ns_;
   if (step == Step::kSpace || step == Step::kDescriptors) memory_->page.fill(0);
-  Submit(CookieOf(kStepKind, ++step_number_), CommandOf(step), step == Step::kConnect, DataOf(step));
+  Submit(CookieOf(kStepKind, ++step_number_), CommandOf(step), DataOf(step));
+}
+
+void Association::TakeLogin(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) {
+  if (phase_ != Phase::kLogin) return;
+  const auto ready = login_.Take(*admin_, cookie, entry, data_bytes, now_ns_);
+  if (!ready) return Fail(ready.error());
+  if (!*ready) return;
+  fresh_.controller_id = login_.controller_id();
+  phase_ = Phase::kSetup;
+  phase_deadline_ns_ = now_ns_ + kSetupTimeoutNs;
+  Send(Step::kCapabilities);
+}
+
+void Association::Computed() {
+  if (phase_ == Phase::kLogin) login_.Computed(*admin_, now_ns_);
 }
 
 void Association::Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) {
   if (phase_ == Phase::kIdle || phase_ >= Phase::kEnding) return;
+  if (QueueLogin::IsOf(cookie)) return TakeLogin(cookie, entry, data_bytes);
   const uint64_t number = cookie >> 8;
   switch (static_cast<Kind>(cookie & 0xff)) {
     case kKeepAliveKind:
@@ -129,6 +156,10 @@ void Association::Tick(uint64_t now_ns) {
   // The controller's own clock for the host went on meanwhile.
   if (keep_alive_at_ns_ > now_ns_)
     keep_alive_at_ns_ -= std::min(keep_alive_at_ns_ - now_ns_, passed_ns - counts_ns);
+  if (phase_ == Phase::kLogin) {
+    if (const auto overdue = login_.Overdue(now_ns_)) Fail(*overdue);
+    return;
+  }
   if (phase_ != Phase::kLive && now_ns_ >= phase_deadline_ns_) {
     const char* what = ": the target takes too long to set up a controller";
     if (phase_ == Phase::kConnecting) what = ": the transport has not connected in time";
@@ -172,7 +203,7 @@ void Association::TickKeepAlive() {
   keep_alive_out_ = true;
   keep_alive_sent_ns_ = now_ns_;
   keep_alive_at_ns_ = now_ns_ + half_ns;
-  Submit(CookieOf(kKeepAliveKind, 0), KeepAlive(), false, {});
+  Submit(CookieOf(kKeepAliveKind, 0), KeepAlive(), {});
 }
 
 void Association::TakeKeepAlive(const CompletionEntry& entry) {
@@ -197,7 +228,7 @@ void Association::ArmEvents() {
     if (events_in_window_ >= kEventsInWindowMax || phase_ >= Phase::kShutdown) return;
     if (events_[slot].outstanding || now_ns_ < events_[slot].again_ns) continue;
     events_[slot].outstanding = true;
-    Submit(CookieOf(kEventKind, slot), AsyncEventRequest(), false, {});
+    Submit(CookieOf(kEventKind, slot), AsyncEventRequest(), {});
   }
 }
 
@@ -296,7 +327,8 @@ void Association::End(bool shutdown) {
 }
 
 void Association::Unanswered(uint64_t cookie, fabrics::Reached) {
-  if (static_cast<Kind>(cookie & 0xff) == kEventKind && cookie >> 8 < events_.size())
+  if (!QueueLogin::IsOf(cookie) && static_cast<Kind>(cookie & 0xff) == kEventKind &&
+      cookie >> 8 < events_.size())
     events_[cookie >> 8].outstanding = false;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of one association: a host and one controller of a subsystem, by one path's admin queue. It connects, enables the controller, finds
+// The life of one association: a host and one controller of a subsystem, by one path's admin queue. It logs in, enables the controller, finds
 // the namespace that a disk lies on, and from then on keeps the association alive and follows what the controller tells of the namespace
 // and of the way to it (ANA). A new try is a new Association.
 //
@@ -18,12 +18,12 @@
 #include <string>
 
 #include "base/result.h"
-#include "block/memory.h"
 #include "nvme/fabrics/commands.h"
 #include "nvme/fabrics/events.h"
 #include "nvme/fabrics/identify.h"
 #include "nvme/fabrics/log_pages.h"
 #include "nvme/fabrics/queue_pair.h"
+#include "nvme/host/queue_login.h"
 #include "nvme/identify.h"
 
 namespace cleat::nvme::host {
@@ -39,13 +39,14 @@ struct AssociationConfig {
   uint64_t life = 0;  // random, of this association alone: tells its news from those of an earlier one
   fabrics::HostIdentity host;
   std::string subsystem_nqn;
+  HostChap chap;
   NamespaceWanted wanted;
   uint32_t kato_ms = 5000;  // within which the target has to hear of the host; 1000 to 600 000
   // Of the admin queue: what was asked of the transport; at least kAdminEntriesMin.
   uint32_t admin_entries = 32;
   uint32_t io_queues = 1;                        // asked of the controller
   uint64_t connect_timeout_ns = 10'000'000'000;  // until the transport has connected
-  uint64_t command_timeout_ns = 10'000'000'000;  // until an admin command is answered
+  uint64_t command_timeout_ns = 10'000'000'000;  // until an admin command is answered, or the login is over
 };
 
 // The association's own: as many as it may have outstanding.
@@ -67,8 +68,7 @@ struct AssociationInfo {
   NamespaceInfo space;
   bool present = true;  // false: the namespace has been detached or deleted since
   uint32_t ana_group = 0;
-  // Without ANA: kOptimized.
-  fabrics::AnaState ana = fabrics::AnaState::kOptimized;
+  fabrics::AnaState ana = fabrics::AnaState::kOptimized;  // without ANA too
   // Not empty: the log can't be used, for this reason, and the path counts as inaccessible.
   std::string ana_problem;
 };
@@ -101,8 +101,7 @@ class Association final : public fabrics::QueuePairOwner {
  public:
   // How often Tick has to come; deadlines are as exact as that.
   static constexpr uint64_t kTickNs = 100'000'000;
-  // The most that one Tick takes from the time that a target has left. The rest is time in which the host stood still and read no socket. A
-  // silent target is found out all the same, after as many Ticks.
+  // The most that one Tick takes from the time that a target has left. The rest is time in which the host stood still and read no socket.
   static constexpr uint64_t kTickCountsNs = 2 * kTickNs;
   static constexpr uint64_t kShutdownTimeoutNs = 5'000'000'000;
 
@@ -121,6 +120,7 @@ class Association final : public fabrics::QueuePairOwner {
   void Break(const Error& reason);
   // I/O says that the path is not as the ANA log had it (status type 3): the log is read again, soon.
   void Recheck();
+  void Computed();  // what HostChap::compute was asked for
 
   bool live() const { return phase_ == Phase::kLive; }
   uint64_t life() const { return config_.life; }
@@ -134,11 +134,10 @@ class Association final : public fabrics::QueuePairOwner {
   void Ended(const Error& reason) override;
 
  private:
-  enum class Phase : uint8_t { kIdle, kConnecting, kSetup, kLive, kShutdown, kEnding, kGone };
+  enum class Phase : uint8_t { kIdle, kConnecting, kLogin, kSetup, kLive, kShutdown, kEnding, kGone };
   // The commands that go one after the other; association_steps.cc has what each answer leads to.
   enum class Step : uint8_t {
     kNone,
-    kConnect,
     kCapabilities,
     kVersion,
     kEnable,
@@ -165,7 +164,8 @@ class Association final : public fabrics::QueuePairOwner {
 
   // ---- association.cc: sending, time, ends
   void Send(Step step);
-  void Submit(uint64_t cookie, const Command& command, bool to_target, std::span<uint8_t> data);
+  void Submit(uint64_t cookie, const Command& command, std::span<uint8_t> room);
+  void TakeLogin(uint64_t cookie, const Entry& entry, uint64_t data_bytes);
   void Fail(const Error& reason);
   void Finish();
   void TakeKeepAlive(const Entry& entry);
@@ -184,7 +184,6 @@ class Association final : public fabrics::QueuePairOwner {
   Command CommandOf(Step step) const;
   std::span<uint8_t> DataOf(Step step);
   cleat::Status Took(Step step, const Entry& entry, uint64_t data_bytes);
-  cleat::Status TookConnect(const Entry& entry);
   cleat::Status TookReady(const Entry& entry);
   void TookShutdown(const Entry& entry);
   cleat::Status TookController();
@@ -209,6 +208,7 @@ class Association final : public fabrics::QueuePairOwner {
   const AssociationConfig config_;
   AssociationOwner& owner_;
   fabrics::QueuePair* admin_ = nullptr;
+  QueueLogin login_;
   Phase phase_ = Phase::kIdle;
   Step step_ = Step::kNone;   // in flight, or to be sent at send_at_ns_
   uint32_t step_number_ = 0;  // tells an answer of an earlier one, left behind by End
@@ -219,8 +219,8 @@ class Association final : public fabrics::QueuePairOwner {
   uint64_t step_deadline_ns_ = 0;
   uint64_t phase_deadline_ns_ = 0;  // of connecting, setup, shutdown
   uint64_t ready_deadline_ns_ = 0;
-  bool enabled_ = false;  // CC.EN has been set
-  uint64_t connect_sent_ns_ = 0;
+  bool enabled_ = false;   // CC.EN has been set
+  uint64_t login_ns_ = 0;  // when it began
   uint64_t keep_alives_answered_ = 0;
   uint64_t keep_alive_at_ns_ = 0;  // 0: not yet
   uint64_t keep_alive_sent_ns_ = 0;

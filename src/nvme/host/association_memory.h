@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "block/memory.h"
-#include "nvme/fabrics/commands.h"
 #include "nvme/fabrics/log_pages.h"
 #include "nvme/host/association.h"
 
@@ -18,16 +17,11 @@ namespace cleat::nvme::host {
 inline constexpr uint64_t kUntoldRecheckNs = 30'000'000'000;
 
 struct Association::Memory {
-  explicit Memory(fabrics::ConnectData data)
-      : connect(data),
-        connect_region(block::MemoryRegion::Borrow(&connect, sizeof(connect))),
-        page_region(block::MemoryRegion::Borrow(page.data(), page.size())) {}
+  Memory() : page_region(block::MemoryRegion::Borrow(page.data(), page.size())) {}
 
-  fabrics::ConnectData connect;
   alignas(kIdentifyBytes) std::array<uint8_t, kIdentifyBytes> page{};
   std::array<uint32_t, fabrics::kListedMax> ids{};  // the page of the list of namespaces that is gone through
   std::optional<fabrics::LogReader> ana;
-  const std::shared_ptr<block::MemoryRegion> connect_region;
   const std::shared_ptr<block::MemoryRegion> page_region;
   std::shared_ptr<block::MemoryRegion> log_region;  // of the piece of the log that is being read
   block::Segment segment;

@@ -73,8 +73,6 @@ bool SameSpace(const NamespaceInfo& left, const NamespaceInfo& right) {
 
 const char* Association::NameOfStep(Step step) {
   switch (step) {
-    case Step::kConnect:
-      return "Connect";
     case Step::kCapabilities:
       return "Property Get of CAP";
     case Step::kVersion:
@@ -116,8 +114,6 @@ bool Association::IsFabrics(Step step) {
 Command Association::CommandOf(Step step) const {
   const uint32_t configuration = fabrics::EnabledConfiguration(capabilities_);
   switch (step) {
-    case Step::kConnect:
-      return fabrics::Connect({.queue_id = 0, .entries = config_.admin_entries, .kato_ms = config_.kato_ms});
     case Step::kCapabilities:
       return fabrics::PropertyGet(Property::kCapabilities);
     case Step::kVersion:
@@ -156,7 +152,6 @@ Command Association::CommandOf(Step step) const {
 }
 
 std::span<uint8_t> Association::DataOf(Step step) {
-  if (step == Step::kConnect) return {memory_->connect_region->base(), sizeof(memory_->connect)};
   if (step == Step::kAna) return memory_->ana->room();
   if (IsFabrics(step) || step == Step::kQueues || step == Step::kEvents) return {};
   return memory_->page;
@@ -176,8 +171,6 @@ cleat::Status Association::StatusError(Step step, const CompletionEntry& entry) 
 cleat::Status Association::Took(Step step, const CompletionEntry& entry, uint64_t data_bytes) {
   // These have their own view of an error.
   switch (step) {
-    case Step::kConnect:
-      return TookConnect(entry);
     case Step::kDescriptors:
       return TookDescriptors(entry, data_bytes);
     case Step::kSpace:
@@ -260,18 +253,6 @@ void Association::TookShutdown(const CompletionEntry& entry) {
 
 // ---- The controller
 
-cleat::Status Association::TookConnect(const CompletionEntry& entry) {
-  CLEAT_ASSIGN(const auto answer,
-               fabrics::ParseConnect(entry, config_.who, config_.host.nqn, config_.subsystem_nqn));
-  if (answer.authentication_required) {
-    return Error(ErrorCode::kPermissionDenied,
-                 config_.who + ": the target wants authentication, which is not configured");
-  }
-  fresh_.controller_id = answer.controller_id;
-  Send(Step::kCapabilities);
-  return {};
-}
-
 cleat::Status Association::TookReady(const CompletionEntry& entry) {
   const auto status = fabrics::ParseControllerStatus(static_cast<uint32_t>(entry.result));
   if (status.fatal) {
@@ -292,7 +273,7 @@ cleat::Status Association::TookReady(const CompletionEntry& entry) {
     return {};
   }
   // The controller's clock for the host runs from here on at the latest; before it is ready it takes no Keep Alive.
-  keep_alive_at_ns_ = std::max(now_ns_, connect_sent_ns_ + config_.kato_ms * kMillisecondNs / 2);
+  keep_alive_at_ns_ = std::max(now_ns_, login_ns_ + config_.kato_ms * kMillisecondNs / 2);
   Send(Step::kController);
   return {};
 }

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "modules/nvmf/nvmf.h"
+#include "reactor/blocking.h"
 #include "tests/unit/modules/nvmf_target.h"
 #include "tests/unit/modules/test_disk.h"
 
@@ -65,10 +66,21 @@ class NvmfRig {
     return std::move(*result);
   }
 
+  // The secrets that a target with Options::chap has; without the subsystem's own the host alone proves itself.
+  static std::shared_ptr<const nvme::auth::ChapSecrets> Secrets(bool with_own) {
+    using nvme::auth::ChapSecret;
+    std::optional<ChapSecret> own;
+    if (with_own) own = std::move(ChapSecret::Parse(NvmfTarget::kOwnSecret, "it")).value();
+    return std::make_shared<const nvme::auth::ChapSecrets>(
+        nvme::auth::ChapSecrets{.host = std::move(ChapSecret::Parse(NvmfTarget::kHostSecret, "it")).value(),
+                                .controller = std::move(own)});
+  }
+
   modules::NvmfOptions Options(uint64_t bytes = kBytes) {
     modules::NvmfOptions options(block::DiskShape("disks/n", bytes, NvmfTarget::kBlockBytes, 4096),
                                  std::make_shared<modules::NvmfSubsystem>(subsystem), NvmfTarget::kUuid,
                                  block::AccessMode::kReadWrite);
+    options.arithmetic = &arithmetic;
     options.events.connected = [this] { ++connected; };
     options.events.broken = [this](const Error& why) { broken.push_back(why.message); };
     options.events.resized = [this](uint64_t size_bytes) { resized.push_back(size_bytes); };
@@ -111,6 +123,7 @@ class NvmfRig {
   modules::NvmfSubsystem subsystem;
   std::unique_ptr<Reactor> control = MakeReactor();
   std::array<std::unique_ptr<Reactor>, 2> io;
+  BlockingPool arithmetic{1};
   modules::NvmfDevice* device = nullptr;  // the pipeline's
   std::unique_ptr<block::Pipeline> pipeline;
   int connected = 0;

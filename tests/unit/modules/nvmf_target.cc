@@ -50,7 +50,8 @@ constexpr uint8_t kIcReq = 0, kIcResp = 1, kHostTerm = 2, kCommand = 4, kRespons
 constexpr uint8_t kHeaderDigest = 1, kDataDigest = 2, kLast = 4, kSuccess = 8;  // FLAGS
 
 constexpr uint16_t kInvalidField = 0x2, kInvalidOpcode = 0x1, kConnectInvalid = 0x182, kConnectBusy = 0x181,
-                   kConnectInvalidHost = 0x184, kInvalidNamespace = 0xb, kAnaInaccessible = 0x302;
+                   kConnectInvalidHost = 0x184, kAuthenticationRequired = 0x191, kInvalidNamespace = 0xb,
+                   kAnaInaccessible = 0x302;
 
 constexpr uint32_t kAnaGroup = 3;
 
@@ -202,6 +203,12 @@ struct NvmfTarget::Session {
   }
 
   bool Command(const Bytes& entry, const Bytes& data) {
+    const bool is_chap = entry[0] == 0x7f && (entry[4] == 0x05 || entry[4] == 0x06);
+    if (is_chap) return Authentication(entry, data);
+    if (chap_due) {
+      ++target.counts.too_early;
+      return Respond(entry, 0, kAuthenticationRequired);
+    }
     if (entry[0] == 0x7f) return Fabrics(entry, data);
     if (queue == 0) return Admin(entry);
     ++target.counts.io_commands;
@@ -225,6 +232,40 @@ struct NvmfTarget::Session {
       default:
         return Respond(entry, 0, kInvalidOpcode);
     }
+  }
+
+  bool Authentication(const Bytes& entry, const Bytes& data) {
+    if (chap == nullptr) return Respond(entry, 0, kInvalidOpcode);
+    if (entry[4] == 0x05) {
+      chap->TakeMessage(data);
+      if (chap->success2) ++target.counts.proofs;  // the last message
+      return Respond(entry);
+    }
+    if (target.faults.mute_chap) return true;
+    const Bytes message = chap->GiveMessage(Get(&entry[44], 4));
+    const bool is_challenge = message.at(0) == 1 && message.at(1) == 1;
+    if (is_challenge) ++target.counts.challenges;
+    if (chap->host_accepted) {
+      ++target.counts.accepted_hosts;
+      chap_due = false;
+    }
+    return Return(entry, message) && !(is_challenge && target.faults.cut_in_chap);
+  }
+
+  void MeetHost(const Bytes& connect_data) {
+    using nvme::auth::kTestSecrets;
+    if (!target.options_.chap) return;
+    chap = std::make_unique<nvme::auth::TestController>();
+    chap->host_nqn = reinterpret_cast<const char*>(&connect_data[512]);
+    chap->subsystem_nqn = kSubsystem;
+    chap->group = target.faults.chap_group;
+    chap->host_secret = nvme::auth::RawSecret(kTestSecrets[1].size_bytes);
+    chap->host_transformation = kTestSecrets[1].transformation;
+    chap->own_secret = nvme::auth::RawSecret(kTestSecrets[3].size_bytes);
+    chap->own_transformation = kTestSecrets[3].transformation;
+    if (target.faults.other_host_secret) chap->host_secret[0] ^= 1;
+    if (target.faults.other_own_secret) (*chap->own_secret)[0] ^= 1;
+    chap_due = queue == 0 ? target.faults.asks_on_admin : target.faults.asks_on_io;
   }
 
   bool Property(const Bytes& entry) {
@@ -258,7 +299,8 @@ struct NvmfTarget::Session {
     } else {
       ++target.counts.io_queues;
     }
-    return Respond(entry, controller);
+    MeetHost(data);
+    return Respond(entry, controller | (chap_due ? 1U << 17 : 0U));
   }
 
   bool Admin(const Bytes& entry) {
@@ -471,6 +513,8 @@ struct NvmfTarget::Session {
   uint32_t configuration = 0;
   uint32_t next_tag = 100;
   std::vector<Bytes> event_requests;  // under the target's mutex_
+  std::unique_ptr<nvme::auth::TestController> chap;
+  bool chap_due = false;  // the host has to authenticate itself first
   std::mutex send_mutex;
   std::map<uint16_t, PendingWrite> writes;
   std::atomic<bool> over{false};

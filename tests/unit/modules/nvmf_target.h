@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small NVMe/TCP target for the tests of the initiator: real sockets on the loopback, a thread a connection that blocks, a namespace in
 // memory. It puts its bytes together itself, by the offsets of the specifications' figures, and shares no code with src/nvme, so that an
-// offset that is wrong there is wrong against this one.
+// offset that is wrong there is wrong against this one; nor does its side of authentication (tests/unit/nvme/auth/controller.h).
 //
 // The target misbehaves on demand (Faults). What it got is counted, and can be waited for: no test looks at a clock.
 #pragma once
@@ -17,6 +17,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "tests/unit/nvme/auth/controller.h"
 
 namespace cleat::test {
 
@@ -40,7 +42,12 @@ class NvmfTarget {
     bool write_cache = true;             // a volatile one
     bool write_zeroes = true;            // the command is there
     bool ana = false;                    // says how good a way it is (Faults::ana_state)
+    bool chap = false;                   // knows DH-HMAC-CHAP, with kHostSecret and kOwnSecret
   };
+  // As the host has them.
+  static constexpr const char* kHostSecret = nvme::auth::kTestSecrets[1].text;
+  static constexpr const char* kOwnSecret = nvme::auth::kTestSecrets[3].text;
+
   // Any of them may change at any time.
   struct Faults {
     std::atomic<bool> never_icresp{false};
@@ -59,6 +66,13 @@ class NvmfTarget {
     std::atomic<bool> write_protected{false};
     std::atomic<bool> write_cache_appears{false};  // to controllers from now on
     std::atomic<uint32_t> io_queues{8};            // granted
+    std::atomic<bool> asks_on_admin{false};  // Connect: authentication is required on this kind of queue
+    std::atomic<bool> asks_on_io{false};
+    std::atomic<bool> other_host_secret{false};  // it has another one than the host
+    std::atomic<bool> other_own_secret{false};
+    std::atomic<bool> mute_chap{false};    // its messages of authentication never come
+    std::atomic<bool> cut_in_chap{false};  // the connection is closed as soon as the host has its challenge
+    std::atomic<uint8_t> chap_group{0};    // the Diffie-Hellman group that it chooses
     std::atomic<uint8_t> ana_state{1};  // ANA: 1 optimized, 2 non-optimized, 3 inaccessible: I/O is refused
   };
   struct Counts {
@@ -73,7 +87,11 @@ class NvmfTarget {
     std::atomic<uint32_t> zeroes{0};
     std::atomic<uint32_t> discards{0};
     std::atomic<uint32_t> flushes{0};
-    std::atomic<uint32_t> refused{0};  // as the ANA state is inaccessible
+    std::atomic<uint32_t> refused{0};         // as the ANA state is inaccessible
+    std::atomic<uint32_t> challenges{0};      // given
+    std::atomic<uint32_t> accepted_hosts{0};  // queues whose host has proved itself
+    std::atomic<uint32_t> proofs{0};          // queues whose host has accepted its own
+    std::atomic<uint32_t> too_early{0};       // other commands, before the authentication that was required
     std::atomic<uint32_t> keep_alives{0};
     std::atomic<uint32_t> digest_errors{0};  // in what the host sent
     std::atomic<uint64_t> longest_bytes{0};  // of reads and writes

@@ -45,8 +45,8 @@ Bytes TestHmac(uint8_t hash, const Bytes& key, const Bytes& text) {
 void Append(Bytes& to, const Bytes& bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
-void AppendText(Bytes& to, const char* text) {
-  to.insert(to.end(), text, text + std::strlen(text));
+void AppendText(Bytes& to, const std::string& text) {
+  to.insert(to.end(), text.begin(), text.end());
 }
 
 uint32_t Little(const Bytes& bytes, size_t at, size_t size) {
@@ -130,12 +130,17 @@ std::pair<fabrics::CompletionEntry, uint64_t> TestController::Answer() {
   CLEAT_CHECK(command.entry.nsid == 6 && command.to_target.empty());
   const uint64_t room_bytes = block::SumBytes(command.from_target);
   CLEAT_CHECK(command.entry.cdw11 == room_bytes);
+  const Bytes message = GiveMessage(room_bytes);
+  block::Scatter(message.data(), message.size(), command.from_target, 0);
+  return {entry, message.size()};
+}
+
+Bytes TestController::GiveMessage(size_t room_bytes) {
   const uint8_t id = due_;
   Bytes message = NextMessage();
   if (tamper) tamper(id, message);
-  message.resize(std::min<size_t>(message.size(), room_bytes));
-  block::Scatter(message.data(), message.size(), command.from_target, 0);
-  return {entry, message.size()};
+  message.resize(std::min(message.size(), room_bytes));
+  return message;
 }
 
 void TestController::TakeMessage(const Bytes& message) {
@@ -171,8 +176,8 @@ void TestController::TakeReply(const Bytes& message) {
   if (group != 0) {
     shared_ = PowerOf(group, Bytes(at + static_cast<ptrdiff_t>(2 * size), message.end()), exponent_);
   }
-  host_accepted = response == Response("HostHost", host_secret, host_transformation, kTestHostNqn,
-                                       kTestSubsystemNqn, challenge_, 0x01020304);
+  host_accepted = response == Response("HostHost", host_secret, host_transformation, host_nqn, subsystem_nqn,
+                                       challenge_, 0x01020304);
   due_ = host_accepted ? 3 : 0xf1;
 }
 
@@ -211,14 +216,15 @@ Bytes TestController::NextMessage() {
   const bool proves = asked_ && own_secret;
   Bytes message = {1, 3, 0, 0, low, high, size, 0, static_cast<uint8_t>(proves ? 1 : 0), 0, 0, 0, 0, 0, 0, 0};
   if (proves) {
-    Append(message, Response("Controller", *own_secret, own_transformation, kTestSubsystemNqn, kTestHostNqn,
+    Append(message, Response("Controller", *own_secret, own_transformation, subsystem_nqn, host_nqn,
                              host_challenge_, host_sequence_));
   }
   return message;
 }
 
-Bytes TestController::Response(const char* role, const Bytes& secret, uint8_t transformation, const char* nqn,
-                               const char* peer, const Bytes& challenge, uint32_t sequence) const {
+Bytes TestController::Response(const char* role, const Bytes& secret, uint8_t transformation,
+                               const std::string& nqn, const std::string& peer, const Bytes& challenge,
+                               uint32_t sequence) const {
   Bytes text = challenge;
   if (!shared_.empty()) {
     Bytes session_key(kHashBytes[hash]);

@@ -47,6 +47,8 @@ class TestController final : public fabrics::QueuePair {
   uint8_t group = 0;
   Bytes host_secret;  // raw
   uint8_t host_transformation = 0;
+  std::string host_nqn = kTestHostNqn;
+  std::string subsystem_nqn = kTestSubsystemNqn;
   std::optional<Bytes> own_secret;  // nullopt: it proves nothing
   uint8_t own_transformation = 0;
   // Changes a message on its way to the host: the number is the MessageId.
@@ -62,6 +64,11 @@ class TestController final : public fabrics::QueuePair {
   // Answers the command that waits: its completion, and how much of its data was filled.
   std::pair<fabrics::CompletionEntry, uint64_t> Answer();
 
+  // The same a message at a time, for a target that has commands of its own: what Authentication Send brought, and what Authentication
+  // Receive, for which there is so much room, gets.
+  void TakeMessage(const Bytes& message);
+  Bytes GiveMessage(size_t room_bytes);
+
   // What the host has said.
   size_t commands = 0;
   Bytes negotiate;
@@ -71,11 +78,10 @@ class TestController final : public fabrics::QueuePair {
   std::optional<uint8_t> failure2;  // the explanation
 
  private:
-  void TakeMessage(const Bytes& message);
   void TakeReply(const Bytes& message);
   Bytes NextMessage();
-  Bytes Response(const char* role, const Bytes& secret, uint8_t transformation, const char* nqn,
-                 const char* peer, const Bytes& challenge, uint32_t sequence) const;
+  Bytes Response(const char* role, const Bytes& secret, uint8_t transformation, const std::string& nqn,
+                 const std::string& peer, const Bytes& challenge, uint32_t sequence) const;
 
   std::optional<fabrics::QueuedCommand> command_;
   uint8_t due_ = 0;  // the message that the next Authentication Receive gets

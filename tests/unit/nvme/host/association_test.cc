@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/random.h"
@@ -188,7 +190,8 @@ TEST(Association, ATargetThatRefusesIsQuoted) {
   Scene scene;
   scene.target.connect_result = 7 | 1U << 17;
   scene.Begin();
-  EXPECT_TRUE(scene.LostFor("the target wants authentication, which is not configured")) << scene.lost();
+  EXPECT_TRUE(scene.LostFor("the target asks for authentication (DH-HMAC-CHAP), and no secret is configured"))
+      << scene.lost();
   Scene refused;
   refused.target.instead = [](const SubmissionEntry& entry) -> std::optional<FakeAnswer> {
     if (entry.opcode != 0x7f || entry.nsid != 1) return std::nullopt;
@@ -542,6 +545,90 @@ TEST(Association, ABrokenQueueIsLostOnce) {
 }
 
 // Whatever a target answers, the association lives on or ends with a reason.
+// ---- Authentication
+
+// A target that asks for it, and a host that has the secrets for both directions.
+struct ChapScene {
+  ChapScene() : scene(ConfigOf(*this)) {
+    controller.host_nqn = fabrics::HostIdentityOfUuid(fabrics::kTestUuid).nqn;
+    controller.subsystem_nqn = fabrics::kTestSubsystem;
+    controller.host_secret = controller.own_secret.emplace(auth::RawSecret(32));
+    scene.target.chap = &controller;
+    scene.target.connect_result |= 1U << 17;
+  }
+  static AssociationConfig ConfigOf(ChapScene& self) {
+    const auto secret = [] {
+      return std::move(auth::ChapSecret::Parse(auth::kTestSecrets[0].text, "it")).value();
+    };
+    AssociationConfig config = Config();
+    config.chap.secrets = std::make_shared<const auth::ChapSecrets>(
+        auth::ChapSecrets{.host = secret(), .controller = secret()});
+    config.chap.random = [](std::span<uint8_t> bytes) { std::ranges::fill(bytes, uint8_t{0x33}); };
+    config.chap.compute = [&self](const auto& authentication) { self.computing = authentication; };
+    return config;
+  }
+  void Compute() {
+    computing->Compute();
+    scene.association.Computed();
+    scene.target.Serve();
+  }
+
+  auth::TestController controller;
+  std::shared_ptr<auth::Authentication> computing;
+  Scene scene;
+};
+
+TEST(Association, SendsNothingElseBeforeBothSidesHaveProvedThemselves) {
+  ChapScene chap;
+  Scene& scene = chap.scene;
+  scene.Begin();
+  scene.Pass(20 * kSecondNs);  // this host takes its time to compute
+  ASSERT_NE(chap.computing, nullptr) << scene.lost();
+  EXPECT_FALSE(scene.news.info || scene.news.lost);
+  EXPECT_EQ(scene.target.Count(kFabrics), scene.target.seen.size());
+  EXPECT_EQ(scene.target.seen.size(), 3U);
+  chap.Compute();
+  scene.Pass(kSecondNs);
+  ASSERT_TRUE(scene.news.info) << scene.lost();
+  EXPECT_TRUE(chap.controller.host_accepted && chap.controller.success2);
+  EXPECT_EQ(scene.news.info->controller_id, 7);
+}
+
+TEST(Association, OfASubsystemThatDoesNotProveItselfDoesNotComeToBe) {
+  ChapScene chap;
+  chap.controller.own_secret.reset();
+  chap.scene.Begin();
+  chap.Compute();
+  EXPECT_TRUE(chap.scene.LostFor("does not prove that it is the subsystem")) << chap.scene.lost();
+  EXPECT_EQ(chap.scene.news.lost->code, ErrorCode::kPermissionDenied);
+  EXPECT_FALSE(chap.scene.news.info);
+}
+
+TEST(Association, OfATargetThatStopsInTheMidstOfAuthenticationEnds) {
+  ChapScene chap;
+  chap.scene.Begin();
+  chap.scene.target.mute = [](const SubmissionEntry&) { return true; };
+  chap.Compute();
+  chap.scene.Pass(11 * kSecondNs);
+  EXPECT_TRUE(chap.scene.LostFor("not gone on with the authentication in 10000 ms")) << chap.scene.lost();
+}
+
+TEST(Association, ThatEndsWhileItsAnswerIsComputedSendsNoneAnyMore) {
+  ChapScene ended;
+  ended.scene.Begin();
+  ended.scene.association.End(true);
+  EXPECT_TRUE(ended.scene.news.gone && !ended.scene.news.lost);
+  ChapScene broken;
+  broken.scene.Begin();
+  broken.scene.association.Break({ErrorCode::kUnavailable, "cut"});
+  EXPECT_TRUE(broken.scene.news.gone && broken.scene.news.lost);
+  for (ChapScene* chap : {&ended, &broken}) {
+    const size_t seen = chap->scene.target.seen.size();
+    chap->Compute();
+    EXPECT_EQ(chap->scene.target.seen.size(), seen);
+  }
+}
+
 TEST(Association, AnyAnswersAreTakenOrEndIt) {
   uint64_t alive = 0;
   for (uint64_t seed = 1; seed <= 1500; ++seed) {

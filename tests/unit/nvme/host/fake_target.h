@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "block/segments.h"
 #include "nvme/fabrics/queue_pair.h"
+#include "tests/unit/nvme/auth/controller.h"
 #include "tests/unit/nvme/fabrics/target_pages.h"
 
 namespace cleat::nvme::host {
@@ -36,6 +38,7 @@ class FakeTarget final : public fabrics::QueuePair {
   std::vector<uint32_t> namespaces = {1, 5};
   uint32_t nsid = 5;  // the one that `descriptors` and `space` are of
   uint8_t ana_state = 1;
+  auth::TestController* chap = nullptr;  // the other side of authentication
   // Takes a command over: nullopt answers as usual. `mute`: not at all.
   std::function<std::optional<FakeAnswer>(const fabrics::SubmissionEntry&)> instead;
   std::function<bool(const fabrics::SubmissionEntry&)> mute;
@@ -74,6 +77,7 @@ class FakeTarget final : public fabrics::QueuePair {
       }
       std::optional<FakeAnswer> answer;
       if (instead) answer = instead(command.entry);
+      if (!answer && chap != nullptr) answer = OfChap(command);
       if (!answer) answer = Usual(command.entry);
       uint64_t bytes = 0;
       if (!command.from_target.empty()) {
@@ -133,7 +137,21 @@ class FakeTarget final : public fabrics::QueuePair {
     return {.data = std::vector<uint8_t>(page.bytes.begin(), page.bytes.end())};
   }
 
+  // Authentication Send and Receive.
+  std::optional<FakeAnswer> OfChap(const fabrics::QueuedCommand& command) {
+    if (command.entry.opcode != 0x7f) return std::nullopt;
+    if (command.entry.nsid == 5) {
+      auth::Bytes message(block::SumBytes(command.to_target));
+      block::Gather(command.to_target, 0, message.data(), message.size());
+      chap->TakeMessage(message);
+      return FakeAnswer{.data = {}};
+    }
+    if (command.entry.nsid != 6) return std::nullopt;
+    return FakeAnswer{.data = chap->GiveMessage(block::SumBytes(command.from_target))};
+  }
+  // A target that does not authenticate knows no such command.
   FakeAnswer Property(const fabrics::SubmissionEntry& entry) {
+    if (entry.nsid == 5 || entry.nsid == 6) return {.code = 1, .data = {}};
     if (entry.nsid == 1) return Value(connect_result);
     if (entry.nsid == 0) {
       if ((entry.cdw12 & 0xc000) != 0) csts = (csts & ~0xcU) | 8;
