@@ -36,8 +36,9 @@ struct LoginArithmetic::Job {
   LoginArithmetic* arithmetic;  // of the reactor's thread; both nullptr once nobody waits
 };
 
-LoginArithmetic::LoginArithmetic(BlockingPool* pool, Reactor& reactor, std::function<void()> done)
-    : pool_(pool), reactor_(reactor), done_(std::move(done)) {}
+LoginArithmetic::LoginArithmetic(BlockingPool* pool, Reactor& reactor,
+                                 std::function<void(const Status&)> done, uint64_t wait_max_ns)
+    : pool_(pool), reactor_(reactor), done_(std::move(done)), wait_max_ns_(wait_max_ns) {}
 
 LoginArithmetic::~LoginArithmetic() {
   Cancel();
@@ -56,18 +57,27 @@ nvme::host::HostChap LoginArithmetic::ChapWith(std::shared_ptr<const nvme::auth:
 void LoginArithmetic::Begin(const std::shared_ptr<Authentication>& authentication) {
   CLEAT_CHECK(job_ == nullptr);
   job_ = std::make_shared<Job>(*this);
-  pool_->Post([job = job_, weak = std::weak_ptr(authentication)] {
+  const MonotonicClock clock;
+  const uint64_t late_ns = clock.NowNs() + wait_max_ns_;
+  pool_->Post([job = job_, weak = std::weak_ptr(authentication), clock, late_ns] {
     const auto held = weak.lock();
     if (held == nullptr || !job->is_awaited()) return;
-    held->Compute();
+    const bool is_late = clock.NowNs() >= late_ns;
+    if (!is_late) held->Compute();
     const MutexLock lock(job->mutex);
-    if (job->reactor == nullptr) return;
-    job->reactor->PostCall([job] {
-      if (job->arithmetic == nullptr) return;
-      job->arithmetic->job_ = nullptr;
-      job->arithmetic->done_();
-    });
+    if (job->reactor != nullptr) job->reactor->PostCall([job, is_late] { Tell(*job, is_late); });
   });
+}
+
+void LoginArithmetic::Tell(const Job& job, bool is_late) {
+  LoginArithmetic* const self = job.arithmetic;
+  if (self == nullptr) return;
+  self->job_ = nullptr;
+  self->done_(
+      is_late ? Status(Error(ErrorCode::kUnavailable,
+                             "this host has more queues to authenticate than it can compute answers for at "
+                             "once; it is tried again"))
+              : Status(Ok{}));
 }
 
 void LoginArithmetic::Cancel() {

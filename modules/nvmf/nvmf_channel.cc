@@ -59,12 +59,18 @@ NvmfChannel::IoQueue::IoQueue(NvmfChannel& channel, const IoQueuePlan& plan)
       path_(plan.path),
       life_(plan.life),
       arithmetic_(channel.shared_->arithmetic, channel.reactor_,
-                  [this] { login_.Computed(tcp_, channel_.reactor_.now_ns()); }),
+                  [this](const Status& status) { Computed(status); }),
       login_(LoginConfigOf(*channel.shared_, plan, arithmetic_.ChapWith(channel.shared_->chap))),
       tcp_(TcpOptionsOf(*channel.shared_, plan), channel.reactor_, *this) {}
 
 void NvmfChannel::IoQueue::CheckOverdue() {
   if (const auto overdue = login_.Overdue(channel_.reactor_.now_ns())) tcp_.Abort(*overdue);
+}
+
+void NvmfChannel::IoQueue::Computed(const Status& status) {
+  if (status) return login_.Computed(tcp_, channel_.reactor_.now_ns());
+  tcp_.Abort({status.error().code,
+              NameOfQueue(*channel_.shared_, channel_.lives_[path_]->plan) + ": " + status.error().message});
 }
 
 void NvmfChannel::IoQueue::Connected() {

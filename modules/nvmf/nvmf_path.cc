@@ -23,7 +23,7 @@ NvmfPath::NvmfPath(NvmfPathConfig config, Reactor& reactor, NvmfPathOwner& owner
     : config_(std::move(config)),
       reactor_(reactor),
       owner_(owner),
-      arithmetic_(config_.arithmetic, reactor, [this] { association_->Computed(); }) {}
+      arithmetic_(config_.arithmetic, reactor, [this](const Status& status) { Computed(status); }) {}
 
 // The owner is going: nobody is told any more.
 NvmfPath::~NvmfPath() {
@@ -69,6 +69,11 @@ void NvmfPath::StepAt(uint64_t at_ns) {
   if (step_.pending() && step_.deadline_ns() <= at_ns) return;
   step_.Cancel();
   reactor_.AddTimer(step_, at_ns);
+}
+
+void NvmfPath::Computed(const Status& status) {
+  if (status) return association_->Computed();
+  Break(association_->life(), {status.error().code, config_.association.who + ": " + status.error().message});
 }
 
 void NvmfPath::Step() {

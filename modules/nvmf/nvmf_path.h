@@ -105,6 +105,7 @@ class NvmfPath final : private nvme::host::AssociationOwner {
 
   void Try();
   void Tick();
+  void Computed(const Status& status);
   void Step();
   void StepAt(uint64_t at_ns);
   void PlanNextTry();

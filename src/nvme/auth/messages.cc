@@ -39,8 +39,8 @@ Refusal FailureOf(Explanation explanation) {
     case Explanation::kFailed:
       return refusal(ErrorCode::kPermissionDenied,
                      "the target does not accept the host's secret (authentication failed): compare it with "
-                     "the one that "
-                     "the target has for this host's NQN");
+                     "the one that the target has for this host's NQN; where a secret of the subsystem is "
+                     "configured here, see that the target has that too");
     case Explanation::kProtocolNotUsable:
       return refusal(ErrorCode::kFailedPrecondition,
                      "the target does not take DH-HMAC-CHAP (authentication protocol not usable): allow it "

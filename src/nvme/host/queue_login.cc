@@ -42,6 +42,11 @@ void QueueLogin::Begin(QueuePair& queue, uint64_t now_ns) {
 Result<bool> QueueLogin::Take(QueuePair& queue, uint64_t cookie, const CompletionEntry& entry,
                               uint64_t data_bytes, uint64_t now_ns) {
   CLEAT_CHECK(state_ == (cookie == kConnectCookie ? State::kConnect : State::kAuthentication));
+  // An answer may come with the queue pair's end.
+  if (queue.room() == 0) {
+    state_ = State::kFailed;
+    return Error(ErrorCode::kUnavailable, config_.who + ": the queue ended in the midst of its login");
+  }
   auto taken = cookie == kConnectCookie ? TakeConnect(queue, entry, now_ns)
                                         : TakeAuthentication(queue, entry, data_bytes, now_ns);
   if (!taken) {
@@ -106,7 +111,7 @@ void QueueLogin::BeginAuthentication(QueuePair& queue, uint64_t now_ns) {
 Result<bool> QueueLogin::TakeAuthentication(QueuePair& queue, const CompletionEntry& entry,
                                             uint64_t data_bytes, uint64_t now_ns) {
   const auto progress = authentication_->Take(queue, entry, data_bytes, now_ns);
-  if (!progress) return asked_ ? progress.error() : NameUnasked(progress.error());
+  if (!progress) return asked_ ? progress.error() : Unasked(progress.error());
   if (*progress == auth::Progress::kCompute) {
     state_ = State::kCompute;
     left_ns_ = deadline_ns_ - std::min(deadline_ns_, now_ns);
@@ -119,9 +124,10 @@ Result<bool> QueueLogin::TakeAuthentication(QueuePair& queue, const CompletionEn
   return true;
 }
 
-// A target that knows nothing of authentication answers with one of many statuses. None of them passes by itself.
-Error QueueLogin::NameUnasked(const Error& error) const {
-  if (error.code != ErrorCode::kUnavailable && error.code != ErrorCode::kFailedPrecondition) return error;
+// A target that knows nothing of authentication answers with one of many statuses, and one that has no secrets for this host (SPDK's) says that
+// the host's is wrong. None of it passes by itself.
+Error QueueLogin::Unasked(const Error& error) const {
+  if (error.code == ErrorCode::kDataLoss) return error;
   return {
       ErrorCode::kPermissionDenied,
       error.message +

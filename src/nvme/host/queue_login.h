@@ -90,7 +90,7 @@ class QueueLogin {
                                   uint64_t data_bytes, uint64_t now_ns);
   void BeginAuthentication(fabrics::QueuePair& queue, uint64_t now_ns);
   cleat::Status CheckAnswer(const fabrics::ConnectAnswer& answer) const;
-  Error NameUnasked(const Error& error) const;
+  Error Unasked(const Error& error) const;
 
   const QueueLoginConfig config_;
   State state_ = State::kIdle;

@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "modules/nvmf/login_arithmetic.h"
 #include "tests/unit/modules/nvmf_rig.h"
 
 namespace cleat::modules::nvmf_chap_test {
@@ -291,6 +294,23 @@ TEST_F(NvmfChap, AChannelAndADiskAreClosedWhileAnIoQueueLogsIn) {
       rig_.Turn();
     }
   }
+}
+
+TEST_F(NvmfChap, ArithmeticThatHasWaitedForTooLongIsNotBegun) {
+  nvme::auth::AuthenticationConfig config;
+  config.secrets = NvmfRig::Secrets(false);
+  config.random = [](std::span<uint8_t>) {};
+  config.timeout_ns = 1;
+  // Nothing has been asked of it: to compute would be a programmer's error.
+  const auto authentication = std::make_shared<nvme::auth::Authentication>(std::move(config));
+  std::optional<Error> error;
+  LoginArithmetic arithmetic(
+      &rig_.arithmetic, *rig_.control, [&error](const Status& status) { error = status.error(); },
+      /*wait_max_ns=*/0);
+  arithmetic.ChapWith(NvmfRig::Secrets(false)).compute(authentication);
+  rig_.Until([&] { return error.has_value(); });
+  EXPECT_EQ(error->code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(Contains(error->message, "more queues to authenticate")) << error->message;
 }
 
 // A reactor is not held up by the arithmetic of others, and waits for its own.

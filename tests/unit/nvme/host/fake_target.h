@@ -47,8 +47,9 @@ class FakeTarget final : public fabrics::QueuePair {
   std::vector<fabrics::SubmissionEntry> seen;
   std::deque<uint64_t> event_requests;  // cookies
   std::optional<Error> aborted;
+  bool full = false;  // takes no command, as at its end
 
-  uint32_t room() const override { return 32 - static_cast<uint32_t>(queue_.size()); }
+  uint32_t room() const override { return full ? 0 : 32 - static_cast<uint32_t>(queue_.size()); }
   void Submit(const fabrics::QueuedCommand& command) override {
     seen.push_back(command.entry);
     if (command.entry.opcode == 0x0c) {

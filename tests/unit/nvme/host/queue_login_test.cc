@@ -264,6 +264,21 @@ TEST(QueueLogin, ATargetThatIsSilentAboutItsFailureIsLeftForThatFailure) {
       << scene.overdue();
 }
 
+TEST(QueueLogin, AnAnswerThatComesWithTheQueuesEndIsNotGoneOnWith) {
+  for (const bool authenticates : {false, true}) {
+    Scene scene(SecretsOf(false));
+    if (authenticates) scene.target.connect_result |= kAuthenticate;
+    scene.target.instead = [&scene](const fabrics::SubmissionEntry& /*entry*/) -> std::optional<FakeAnswer> {
+      scene.target.full = true;
+      return std::nullopt;
+    };
+    scene.Begin();
+    EXPECT_FALSE(scene.login().ready());
+    EXPECT_TRUE(scene.Fails(ErrorCode::kUnavailable, "ended in the midst of its login")) << scene.why();
+    EXPECT_EQ(scene.target.seen.size(), 1U);
+  }
+}
+
 TEST(QueueLogin, TheArithmeticMayOutliveTheLogin) {
   std::shared_ptr<auth::Authentication> computing;
   {
