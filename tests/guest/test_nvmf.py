@@ -14,6 +14,10 @@ NVMET = "/sys/kernel/config/nvmet"
 NQN = "nqn.2026-11.example:guest"
 # Both are given to the namespace by the target, so that the initiator can be told what to look for.
 UUIDS = {"plain": "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e11", "large": "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e12"}
+# Of nvmf_namespace, and the secrets of both sides, as `nvme gen-dhchap-key` makes them.
+HOST_NQN = "nqn.2014-08.org.nvmexpress:uuid:42424242-4242-4242-4242-424242424242"
+HOST_SECRET = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
+OWN_SECRET = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
 PORTS = (4420, 4421)  # two ways to the same namespaces: nvmet's ports 1 and 2
 
 
@@ -47,10 +51,10 @@ class NvmfTest(SharedBenchTest):
         cls.guest.run(f"mkdir {port} && echo tcp >{port}/addr_trtype && echo ipv4 >{port}/addr_adrfam && echo 127.0.0.1 >{port}/addr_traddr && "
                       f"echo {PORTS[number - 1]} >{port}/addr_trsvcid && ln -s {NVMET}/subsystems/{NQN} {port}/subsystems/{NQN}")
 
-    def run_program(self, arguments=""):
+    def run_program(self, arguments="", more_variables=""):
         variables = f"CLEAT_NVMF_ADDRESS=127.0.0.1:{PORTS[0]} CLEAT_NVMF_NQN={NQN} CLEAT_NVMF_SUBSYSTEM={NVMET}/subsystems/{NQN} " \
             f"CLEAT_NVMF_LINK={NVMET}/ports/1/subsystems/{NQN} " + " ".join(
-            f"CLEAT_NVMF_{serial.upper()}={uuid}" for serial, uuid in UUIDS.items())
+            f"CLEAT_NVMF_{serial.upper()}={uuid}" for serial, uuid in UUIDS.items()) + " " + more_variables
         return self.guest.execute(f"cd /run && {variables} nvmf_namespace {arguments}")
 
     def test_1_the_kernels_target_is_understood(self):
@@ -156,6 +160,30 @@ class NvmfTest(SharedBenchTest):
         self.confirm_what_is_in_doubt()
         self.goes_on()
         self.assertEqual(load.end_well()["reconnects"], 1)
+
+    def authenticate(self, own_secret):
+        """One namespace, on queues that the kernel's target wants authenticated."""
+        return self.run_program("--gtest_filter='Kinds/OverTcp.*/Of512'",
+                                f"CLEAT_NVMF_DHCHAP_SECRET={HOST_SECRET} CLEAT_NVMF_DHCHAP_CTRL_SECRET={own_secret}")
+
+    def test_5_the_kernels_target_authenticates_its_host(self):
+        subsystem, host = f"{NVMET}/subsystems/{NQN}", f"{NVMET}/hosts/{HOST_NQN}"
+        self.guest.run(f"echo 0 >{subsystem}/attr_allow_any_host && mkdir {host} && ln -s {host} {subsystem}/allowed_hosts/ && "
+                       f"echo {HOST_SECRET} >{host}/dhchap_key && echo {OWN_SECRET} >{host}/dhchap_ctrl_key")
+        try:
+            for group in ("null", "ffdhe2048"):
+                self.guest.run(f"echo {group} >{host}/dhchap_dhgroup")
+                status, output = self.authenticate(OWN_SECRET)
+                self.assertEqual(status, 0, output)
+                self.assertIn("[  PASSED  ] 1 test", output)
+            status, output = self.authenticate(HOST_SECRET)
+            self.assertNotEqual(status, 0, output)
+            self.assertIn("does not have the secret of subsystem", output)
+            status, output = self.run_program("--gtest_filter='Kinds/OverTcp.*/Of512'")
+            self.assertNotEqual(status, 0, output)
+            self.assertIn("no secret is configured", output)
+        finally:
+            self.guest.run(f"rm {subsystem}/allowed_hosts/{HOST_NQN} && rmdir {host} && echo 1 >{subsystem}/attr_allow_any_host")
 
 
 if __name__ == "__main__":
