@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests of one size to a namespace over NVMe/TCP through a disk's pipeline, on one reactor that polls: what the engine's initiator costs
+// without a ring and a guest, to set beside another initiator's figures with the same target.
+//
+//   nvmf_loop --address 127.0.0.1:4430 --nqn NQN --namespace UUID [--depth 32] [--write] [--seconds 3] [--core 1] [--json]
+// Prints thousands of requests a second, the latency's percentiles, and for how many nanoseconds of its core a request keeps the reactor
+// busy: turns that found nothing to do are not counted.
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "block/pipeline.h"
+#include "modules/nvmf/nvmf.h"
+#include "perf/workload/latency_histogram.h"
+#include "reactor/reactor.h"
+
+namespace cleat {
+namespace {
+
+struct Arguments {
+  std::string address;
+  std::string nqn;
+  std::string name_space;
+  uint32_t depth = 32;
+  uint32_t block_bytes = 4096;
+  bool writes = false;
+  bool header_digest = false;
+  bool data_digest = false;
+  double seconds = 3;
+  int core = -1;
+  uint64_t bytes = uint64_t{512} << 20;
+  bool json = false;
+};
+
+[[noreturn]] void Fail(const std::string& why) {
+  std::fprintf(stderr, "nvmf_loop: %s\n", why.c_str());
+  std::exit(2);
+}
+
+template <typename T>
+T Must(Result<T> result) {
+  if (!result) Fail(result.error().message);
+  return std::move(result).value();
+}
+
+std::unique_ptr<Reactor> MakeReactor(const Clock& clock, const char* name) {
+  Reactor::Options options;
+  options.name = name;
+  return Must(Reactor::Make(clock, options));
+}
+
+// The control reactor, which sleeps nearly always, on a thread of its own.
+class Control {
+ public:
+  explicit Control(const Clock& clock)
+      : reactor_(MakeReactor(clock, "control")), thread_([this] { reactor_->Run(); }) {}
+  ~Control() {
+    reactor_->Stop();
+    thread_.join();
+  }
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  template <typename T>
+  T Await(std::function<Task<T>()> make) {
+    std::promise<T> done;
+    reactor_->PostCall([&] { Spawn(Keep(make(), done)); });
+    return done.get_future().get();
+  }
+
+ private:
+  template <typename T>
+  static Task<void> Keep(Task<T> task, std::promise<T>& done) {
+    done.set_value(co_await task);
+  }
+
+  std::unique_ptr<Reactor> reactor_;
+  std::thread thread_;
+};
+
+modules::NvmfOptions OptionsOf(const Arguments& arguments) {
+  auto subsystem = std::make_shared<modules::NvmfSubsystem>();
+  subsystem->name = "subsystems/loop";
+  subsystem->nqn = arguments.nqn;
+  subsystem->addresses = {Must(nvme::fabrics::ParseTransportAddress(arguments.address))};
+  subsystem->host = nvme::fabrics::HostIdentityOfUuid(
+      Must(nvme::fabrics::ParseUuid("6f6c4c0e-37a6-4bd0-9d1b-0d4a2c0e1f11")));
+  subsystem->header_digest = arguments.header_digest;
+  subsystem->data_digest = arguments.data_digest;
+  return {block::DiskShape("disks/loop", arguments.bytes, 512, 4096), std::move(subsystem),
+          Must(nvme::fabrics::ParseUuid(arguments.name_space)), block::AccessMode::kReadWrite};
+}
+
+class Loop {
+ public:
+  explicit Loop(const Arguments& arguments)
+      : arguments_(arguments), reactor_(MakeReactor(clock_, "io0")), control_(clock_) {
+    auto device = Must(control_.Await<Result<std::unique_ptr<block::Device>>>(
+        [this] { return modules::OpenNvmf(OptionsOf(arguments_)); }));
+    pipeline_ = Must(block::Pipeline::Make(std::move(device), block::AccessMode::kReadWrite));
+    if (const auto status = control_.Await<Status>([this] { return pipeline_->Acquire(); }); !status)
+      Fail(status.error().message);
+    channel_ = Must(pipeline_->OpenChannel(*reactor_));
+    const size_t bytes = size_t{arguments_.depth} * arguments_.block_bytes;
+    memory_ = static_cast<uint8_t*>(std::aligned_alloc(4096, bytes));
+    region_ = block::MemoryRegion::Borrow(memory_, bytes);
+    for (uint32_t i = 0; i < arguments_.depth; ++i)
+      slots_.push_back(std::make_unique<Slot>(
+          *this,
+          block::Segment{region_.get(), uint64_t{i} * arguments_.block_bytes, arguments_.block_bytes}));
+  }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  struct Figures {
+    uint64_t requests = 0;
+    uint64_t ns = 0;
+    uint64_t busy_ns = 0;
+    perf::LatencyHistogram latency;
+  };
+  Figures Run(uint64_t ns) {
+    figures_ = {};
+    ending_ = false;
+    const uint64_t begun = clock_.NowNs();
+    for (const auto& slot : slots_) Begin(*slot);
+    uint64_t last = begun;
+    while (under_way_ > 0) {
+      const uint64_t done = figures_.requests;
+      reactor_->RunOnce();
+      const uint64_t now = clock_.NowNs();
+      if (figures_.requests != done) figures_.busy_ns += now - last;
+      last = now;
+      ending_ = now - begun >= ns;
+    }
+    figures_.ns = last - begun;
+    return std::move(figures_);
+  }
+  ~Loop() {
+    channel_.reset();
+    std::atomic<bool> closed{false};
+    std::thread closing([&] {
+      (void)control_.Await<Status>([this] { return pipeline_->Close(); });
+      closed.store(true);
+    });
+    while (!closed.load()) reactor_->RunOnce();
+    closing.join();
+    pipeline_.reset();
+    std::free(memory_);
+  }
+
+ private:
+  struct Slot {
+    Slot(Loop& l, block::Segment s) : loop(l), segment(s) {}
+    Loop& loop;
+    block::Request request;
+    block::Segment segment;
+    uint64_t begun_ns = 0;
+  };
+
+  void Begin(Slot& slot) {
+    ++under_way_;
+    slot.begun_ns = clock_.NowNs();
+    slot.request.op = arguments_.writes ? block::Op::kWrite : block::Op::kRead;
+    slot.request.offset_bytes =
+        random_.Below(arguments_.bytes / arguments_.block_bytes) * arguments_.block_bytes;
+    slot.request.length_bytes = arguments_.block_bytes;
+    slot.request.segments = {&slot.segment, 1};
+    slot.request.Push(
+        [](block::Request& request, const block::Frame& frame) {
+          auto& own = *static_cast<Slot*>(frame.layer);
+          if (request.status != block::IoStatus::kOk) Fail("a request has failed");
+          own.loop.Ended(own);
+        },
+        &slot);
+    channel_->Submit(slot.request);
+  }
+  void Ended(Slot& slot) {
+    --under_way_;
+    ++figures_.requests;
+    figures_.latency.Record(clock_.NowNs() - slot.begun_ns);
+    if (!ending_) Begin(slot);
+  }
+
+  const Arguments arguments_;
+  const MonotonicClock clock_;
+  std::unique_ptr<Reactor> reactor_;
+  Control control_;
+  std::unique_ptr<block::Pipeline> pipeline_;
+  std::unique_ptr<block::PipelineChannel> channel_;
+  uint8_t* memory_ = nullptr;
+  std::shared_ptr<block::MemoryRegion> region_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+  Random random_{1};
+  Figures figures_;
+  uint32_t under_way_ = 0;
+  bool ending_ = false;
+};
+
+void Pin(int core) {
+  if (core < 0) return;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(static_cast<unsigned>(core), &cores);
+  if (sched_setaffinity(0, sizeof(cores), &cores) != 0) Fail("there is no core " + std::to_string(core));
+}
+
+void Print(const Arguments& arguments, const Loop::Figures& figures) {
+  const auto requests = static_cast<double>(figures.requests);
+  const double kiops = requests * 1e6 / static_cast<double>(figures.ns);
+  const double p50 = static_cast<double>(figures.latency.PercentileNs(0.5)) / 1e3;
+  const double p99 = static_cast<double>(figures.latency.PercentileNs(0.99)) / 1e3;
+  const double busy = static_cast<double>(figures.busy_ns) / requests;
+  std::printf(arguments.json
+                  ? "{\"kiops\": %.2f, \"p50_us\": %.2f, \"p99_us\": %.2f, \"busy_ns\": %.1f}\n"
+                  : "%.1f thousand a second, p50 %.2f us, p99 %.2f us, busy for %.1f ns a request\n",
+              kiops, p50, p99, busy);
+}
+
+}  // namespace
+}  // namespace cleat
+
+int main(int argc, char** argv) {
+  cleat::Arguments arguments;
+  CLI::App app("Requests to a namespace over NVMe/TCP");
+  app.add_option("--address", arguments.address)->required();
+  app.add_option("--nqn", arguments.nqn)->required();
+  app.add_option("--namespace", arguments.name_space, "its UUID")->required();
+  app.add_option("--depth", arguments.depth)->check(CLI::Range(1, 128))->capture_default_str();
+  app.add_option("--block-bytes", arguments.block_bytes)->capture_default_str();
+  app.add_flag("--write", arguments.writes);
+  app.add_flag("--header-digest", arguments.header_digest);
+  app.add_flag("--data-digest", arguments.data_digest);
+  app.add_option("--seconds", arguments.seconds)->capture_default_str();
+  app.add_option("--core", arguments.core, "for the loop");
+  app.add_option("--bytes", arguments.bytes, "of the namespace that are used")->capture_default_str();
+  app.add_flag("--json", arguments.json);
+  CLI11_PARSE(app, argc, argv);
+  cleat::Loop loop(arguments);
+  cleat::Pin(arguments.core);
+  constexpr double kNsPerSecond = 1e9;
+  (void)loop.Run(static_cast<uint64_t>(arguments.seconds * kNsPerSecond / 10));
+  cleat::Print(arguments, loop.Run(static_cast<uint64_t>(arguments.seconds * kNsPerSecond)));
+  return 0;
+}
