@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "modules/nvmf/nvmf_namespace.h"
+#include "nvme/host/reservation/reservation.h"
 
 namespace cleat::modules {
 
@@ -30,6 +31,7 @@ NvmfPathConfig ConfigOf(const NvmfOptions& options, uint32_t index) {
   config.association.io_queues = DiskPath::kQueuesMax;
   config.address = options.subsystem->addresses.at(index);
   config.digests = {.header = options.subsystem->header_digest, .data = options.subsystem->data_digest};
+  config.reservation_family = options.reservation_family;
   config.chap = options.subsystem->chap;
   config.arithmetic = options.arithmetic;
   return config;
@@ -52,6 +54,8 @@ DiskPath::DiskPath(const NvmfOptions& options, uint32_t index, Reactor& control,
     : disk_(options.shape.name),
       index_(index),
       where_(WhereOf(options, index)),
+      host_id_(options.subsystem->host.id),
+      family_(options.reservation_family),
       control_(control),
       owner_(owner),
       path_(ConfigOf(options, index), control, *this) {}
@@ -80,17 +84,35 @@ uint16_t DiskPath::TakeQueue() {
   return queue;
 }
 
+IoQueueId DiskPath::IdFor(uint16_t queue) const {
+  return {.path = index_,
+          .life = life_,
+          .host_id = family_ == 0 ? host_id_ : nvme::host::HostIdOf(family_, life_),
+          .controller_id = info_->controller_id,
+          .queue_id = queue,
+          .entries = QueueEntries(*info_),
+          .in_capsule_bytes = info_->fabrics.in_capsule_bytes};
+}
+
 IoQueuePlan DiskPath::PlanFor(uint16_t queue) const {
   IoQueuePlan plan;
-  plan.path = index_;
-  plan.life = life_;
-  plan.controller_id = info_->controller_id;
-  plan.queue_id = queue;
-  plan.entries = QueueEntries(*info_);
-  plan.in_capsule_bytes = info_->fabrics.in_capsule_bytes;
+  plan.id = IdFor(queue);
   plan.state = state_;
   plan.format = FormatOf(*info_);
   return plan;
+}
+
+void DiskPath::Admit() {
+  admitted_ = true;
+  is_refused_ = refusal_told_ = false;
+  SetState();
+  owner_.LifeAdmitted(*this);
+  LogState();
+}
+
+void DiskPath::Refuse(const Error& why) {
+  TryFailed(why);
+  path_.Break(life_, why);
 }
 
 void DiskPath::Break(LifeId life, const Error& reason) {
@@ -115,12 +137,11 @@ void DiskPath::PathLive(uint64_t life, const AssociationInfo& info) {
   }
   life_ = life;
   info_ = info;
-  is_refused_ = refusal_told_ = false;
   free_queues_.clear();
   for (uint32_t id = 1; id <= info.io_queues; ++id) free_queues_.push_back(static_cast<uint16_t>(id));
-  SetState();
+  admitted_ = false;
+  if (owner_.AdmitsAtOnce()) return Admit();
   owner_.LifeBegan(*this);
-  LogState();
 }
 
 void DiskPath::PathChanged(uint64_t life, uint32_t changed, const AssociationInfo& info) {
@@ -161,6 +182,7 @@ void DiskPath::PathOver() {
 }
 
 void DiskPath::SetState() {
+  if (!admitted_) return;
   state_ = StateOf(*info_);
   if (is_usable()) {
     why_down_.reset();

@@ -29,10 +29,14 @@ class DiskPath;
 
 class DiskPathOwner {
  public:
+  // Whether a life may be used from its beginning on, or only once Admit is called.
+  virtual bool AdmitsAtOnce() const = 0;
   // Whether the disk can be on what the controller at the end of this path has. What is refused is tried again later.
   virtual Status MayBegin(const DiskPath& path, const nvme::host::AssociationInfo& info) const = 0;
-  // A life has begun: I/O queues may connect.
+  // A life has begun that may not be used yet.
   virtual void LifeBegan(DiskPath& path) = 0;
+  // I/O queues of the present life may connect.
+  virtual void LifeAdmitted(DiskPath& path) = 0;
   // `changed`: bits of nvme::host::Changed; state() and info() are new.
   virtual void LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) = 0;
   // Each channel has to end its I/O queue; the path goes on once the ledger has all reports (GoOnWhenReported).
@@ -70,6 +74,7 @@ class DiskPath final : private NvmfPathOwner {
   // Of a path that is live.
   const nvme::host::AssociationInfo& info() const { return *info_; }
   nvme::host::PathState state() const { return state_; }
+  bool is_admitted() const { return life_ != 0 && admitted_; }
   bool is_usable() const { return state_ != nvme::host::PathState::kUnusable; }
   // Why it is not usable, as far as is known.
   const std::optional<Error>& why_down() const { return why_down_; }
@@ -80,7 +85,12 @@ class DiskPath final : private NvmfPathOwner {
   uint16_t TakeQueue();
   void GiveQueue(uint16_t queue) { free_queues_.push_back(queue); }
   IoQueuePlan PlanFor(uint16_t queue) const;
+  IoQueueId IdFor(uint16_t queue) const;
 
+  // The present life may be used.
+  void Admit();
+  // The present life can't be used, and ends.
+  void Refuse(const Error& why);
   // Of this life, or nothing.
   void Break(nvme::host::LifeId life, const Error& reason);
   void Recheck(nvme::host::LifeId life);
@@ -108,6 +118,8 @@ class DiskPath final : private NvmfPathOwner {
   const std::string disk_;
   const uint32_t index_;
   const std::string where_;
+  const nvme::fabrics::Uuid host_id_;  // without a family
+  const uint64_t family_;
   Reactor& control_;
   DiskPathOwner& owner_;
   NvmfPath path_;
@@ -115,6 +127,7 @@ class DiskPath final : private NvmfPathOwner {
   nvme::host::LifeId life_ = 0;        // the channels know it
   nvme::host::LifeId ended_life_ = 0;  // that not all channels have reported yet
   std::optional<nvme::host::AssociationInfo> info_;
+  bool admitted_ = false;
   nvme::host::PathState state_ = nvme::host::PathState::kUnusable;
   std::deque<uint16_t> free_queues_;  // the one that was free longest first
   std::optional<Error> why_down_;

@@ -61,6 +61,9 @@ struct NvmfOptions {
   // zeroes for a new disk, kDoubtLogLost where the file is gone. Invalid: nothing outlives the engine, as in tests and tools. A read-only
   // disk leaves it alone.
   UniqueFd doubt_log;
+  // Not 0: the disk takes part in a reservation of its namespace, which keeps all other hosts from writing. Of this disk on this host, and
+  // of nobody else for ever (nvme/host/reservation/reservation.h). Each life is a host of its own to the target then.
+  uint64_t reservation_family = 0;
   // For the arithmetic of authentication, which many disks share: a few threads, where no reactor runs. It outlives the disk. nullptr only
   // where the subsystem has no secrets.
   BlockingPool* arithmetic = nullptr;

@@ -11,40 +11,7 @@ namespace cleat::modules {
 using nvme::fabrics::CompletionEntry;
 using nvme::fabrics::Reached;
 using nvme::host::LifeId;
-using nvme::host::QueueLogin;
 using nvme::host::RequestQueue;
-
-namespace {
-
-std::string NameOfQueue(const NvmfChannelShared& shared, const IoQueuePlan& plan) {
-  return shared.paths.at(plan.path).who + ", queue " + std::to_string(plan.queue_id);
-}
-
-nvme::host::QueueLoginConfig LoginConfigOf(const NvmfChannelShared& shared, const IoQueuePlan& plan,
-                                           nvme::host::HostChap chap) {
-  nvme::host::QueueLoginConfig config;
-  config.who = NameOfQueue(shared, plan);
-  config.host = shared.host;
-  config.subsystem_nqn = shared.subsystem_nqn;
-  config.chap = std::move(chap);
-  config.controller_id = plan.controller_id;
-  config.queue_id = plan.queue_id;
-  config.entries = plan.entries;
-  config.timeout_ns = NvmfChannel::kLoginTimeoutNs;
-  return config;
-}
-
-TcpQueueOptions TcpOptionsOf(const NvmfChannelShared& shared, const IoQueuePlan& plan) {
-  nvme::tcp::HostConnectionOptions connection;
-  connection.name = NameOfQueue(shared, plan);
-  connection.depth = plan.entries - 1;
-  connection.digests = shared.digests;
-  TcpQueueOptions options(shared.paths.at(plan.path).address, std::move(connection));
-  options.connect_timeout_ns = NvmfChannel::kConnectTimeoutNs;
-  return options;
-}
-
-}  // namespace
 
 void NvmfControlLink::Post(std::function<void(NvmfChannelOwner&)> call) const {
   control->PostCall([core = owner, call = std::move(call)] {
@@ -54,46 +21,21 @@ void NvmfControlLink::Post(std::function<void(NvmfChannelOwner&)> call) const {
 
 // ---- One I/O queue
 
-NvmfChannel::IoQueue::IoQueue(NvmfChannel& channel, const IoQueuePlan& plan)
-    : channel_(channel),
-      path_(plan.path),
-      life_(plan.life),
-      arithmetic_(channel.shared_->arithmetic, channel.reactor_,
-                  [this](const Status& status) { Computed(status); }),
-      login_(LoginConfigOf(*channel.shared_, plan, arithmetic_.ChapWith(channel.shared_->chap))),
-      tcp_(TcpOptionsOf(*channel.shared_, plan), channel.reactor_, *this) {}
-
-void NvmfChannel::IoQueue::CheckOverdue() {
-  if (const auto overdue = login_.Overdue(channel_.reactor_.now_ns())) tcp_.Abort(*overdue);
-}
-
-void NvmfChannel::IoQueue::Computed(const Status& status) {
-  if (status) return login_.Computed(tcp_, channel_.reactor_.now_ns());
-  tcp_.Abort({status.error().code,
-              NameOfQueue(*channel_.shared_, channel_.lives_[path_]->plan) + ": " + status.error().message});
-}
-
-void NvmfChannel::IoQueue::Connected() {
-  login_.Begin(tcp_, channel_.reactor_.now_ns());
-}
-
-void NvmfChannel::IoQueue::Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) {
-  if (!QueueLogin::IsOf(cookie)) [[likely]] {
+void NvmfChannel::Queue::Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) {
+  if (!IsOfLogin(cookie)) [[likely]] {
     channel_.requests_->Completed(life_, cookie, entry, data_bytes);
     channel_.ArmTick();
     return;
   }
-  const auto ready = login_.Take(tcp_, cookie, entry, data_bytes, channel_.reactor_.now_ns());
-  if (!ready) return tcp_.Abort(ready.error());
-  if (*ready) channel_.QueueReady(path_);
+  if (TakeLogin(cookie, entry, data_bytes)) channel_.QueueReady(path_);
 }
 
-void NvmfChannel::IoQueue::Unanswered(uint64_t cookie, Reached reached) {
-  if (!QueueLogin::IsOf(cookie)) channel_.requests_->Unanswered(life_, cookie, reached);
+void NvmfChannel::Queue::Unanswered(uint64_t cookie, Reached reached) {
+  if (!IsOfLogin(cookie)) channel_.requests_->Unanswered(life_, cookie, reached);
 }
 
-void NvmfChannel::IoQueue::Ended(const Error& reason) {
-  arithmetic_.Cancel();
+void NvmfChannel::Queue::Ended(const Error& reason) {
+  CancelLogin();
   channel_.QueueEnded(path_, reason);
 }
 
@@ -114,7 +56,8 @@ NvmfChannel::~NvmfChannel() {
   Close();
   for (auto& life : lives_) {
     if (life && life->queue && !life->queue->ended())
-      life->queue->End({ErrorCode::kCancelled, NameOfQueue(*shared_, life->plan) + ": not used any more"});
+      life->queue->End(
+          {ErrorCode::kCancelled, IoQueue::NameOf(shared_->target, life->plan.id) + ": not used any more"});
     life.reset();
   }
   requests_.reset();
@@ -206,7 +149,7 @@ void NvmfChannel::Welcome(uint32_t number) {
 }
 
 void NvmfChannel::BeginLife(const IoQueuePlan& plan) {
-  std::optional<Life>& life = lives_.at(plan.path);
+  std::optional<Life>& life = lives_.at(plan.id.path);
   CLEAT_CHECK(requests_ && !life);
   life.emplace(plan);
   TryQueue(*life);
@@ -215,22 +158,20 @@ void NvmfChannel::BeginLife(const IoQueuePlan& plan) {
 
 NvmfChannel::Life* NvmfChannel::Find(LifeId life) {
   for (auto& candidate : lives_) {
-    if (candidate && candidate->plan.life == life) return &*candidate;
+    if (candidate && candidate->plan.id.life == life) return &*candidate;
   }
   return nullptr;
 }
 
 void NvmfChannel::TryQueue(Life& life) {
   ++life.tries;
-  life.queue = std::make_unique<IoQueue>(*this, life.plan);
+  life.queue = std::make_unique<Queue>(*this, life.plan.id);
   life.queue->Start();
 }
 
 void NvmfChannel::QueueReady(uint32_t path) {
   Life& life = *lives_[path];
-  TcpQueue& queue = life.queue->tcp();
-  queue.set_in_capsule_bytes(life.plan.in_capsule_bytes);
-  requests_->PathReady(life.plan.life, queue, life.plan.format, life.plan.state);
+  requests_->PathReady(life.plan.id.life, life.queue->tcp(), life.plan.format, life.plan.state);
   ArmTick();
 }
 
@@ -239,18 +180,18 @@ void NvmfChannel::QueueEnded(uint32_t path, const Error& reason) {
   if (closing_ || lives_[path]->is_over) return;
   Life& life = *lives_[path];
   const bool is_refused = reason.code == ErrorCode::kPermissionDenied;
-  if (!life.queue->ready() && !is_refused && life.tries < kConnectTriesMax) {
-    life.try_at_ns = reactor_.now_ns() + kConnectPauseNs;
+  if (!life.queue->ready() && !is_refused && life.tries < IoQueue::kConnectTriesMax) {
+    life.try_at_ns = reactor_.now_ns() + IoQueue::kConnectPauseNs;
     return ArmTick();
   }
   life.is_over = true;
   Report(life);
-  control_.Post([id = life.plan.life, reason](NvmfChannelOwner& core) { core.QueueBroken(id, reason); });
+  control_.Post([id = life.plan.id.life, reason](NvmfChannelOwner& core) { core.QueueBroken(id, reason); });
 }
 
 void NvmfChannel::Report(Life& life) {
   life.is_reported = true;
-  requests_->PathEnded(life.plan.life);
+  requests_->PathEnded(life.plan.id.life);
   ArmTick();
 }
 
@@ -260,7 +201,7 @@ void NvmfChannel::EndLife(LifeId id, const Error& reason) {
     requests_->PathEnded(id);
     return ArmTick();
   }
-  const uint32_t path = life->plan.path;
+  const uint32_t path = life->plan.id.path;
   life->is_over = true;
   if (life->queue && !life->queue->ended()) life->queue->End(reason);
   if (!life->is_reported) Report(*life);

@@ -21,12 +21,9 @@
 
 #include "base/clock.h"
 #include "block/device.h"
+#include "modules/nvmf/io_queue.h"
 #include "modules/nvmf/kept_doubt_log.h"
-#include "modules/nvmf/login_arithmetic.h"
-#include "modules/nvmf/tcp_queue.h"
-#include "nvme/fabrics/names.h"
 #include "nvme/host/doubt/doubt.h"
-#include "nvme/host/queue_login.h"
 #include "nvme/host/requests/request_queue.h"
 #include "reactor/reactor.h"
 
@@ -36,16 +33,7 @@ class NvmfChannel;
 
 // What the channels of a disk share. Constant but for the count.
 struct NvmfChannelShared {
-  struct Path {
-    std::string who;  // begins errors: "subsystems/a at 10.0.0.1:4420"
-    nvme::fabrics::TransportAddress address;
-  };
-  std::vector<Path> paths;
-  nvme::tcp::Digests digests;
-  nvme::fabrics::HostIdentity host;
-  std::string subsystem_nqn;
-  std::shared_ptr<const nvme::auth::ChapSecrets> chap;  // nullptr: none
-  BlockingPool* arithmetic = nullptr;                   // nullptr only without these
+  IoQueueTarget target;
   bool write_cache = false;
   std::shared_ptr<const KeptDoubtLog> doubt_log;  // nullptr: there is none
   mutable std::atomic<uint32_t> open{0};          // channels that there are; any thread
@@ -62,12 +50,7 @@ struct NvmfChannelPort {
 
 // What a channel needs for its I/O queue of one life.
 struct IoQueuePlan {
-  uint32_t path = 0;  // in NvmfChannelShared
-  nvme::host::LifeId life = 0;
-  uint16_t controller_id = 0;
-  uint16_t queue_id = 0;
-  uint32_t entries = 0;  // of the queue: one more than commands under way
-  uint32_t in_capsule_bytes = 0;
+  IoQueueId id;
   nvme::host::PathState state = nvme::host::PathState::kUnusable;
   nvme::host::PathFormat format;
 };
@@ -103,12 +86,6 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
  public:
   // Commands under way in an I/O queue, whatever the controller would take.
   static constexpr uint32_t kDepthMax = 128;
-  static constexpr uint64_t kConnectTimeoutNs = 10 * kNsPerSecond;
-  static constexpr uint64_t kLoginTimeoutNs = 10 * kNsPerSecond;
-  // How often an I/O queue is connected within a life, and after what pause, before the life counts as broken: a target may still hold the
-  // identifier of a queue whose connection was reset. A target that lets this host not in is left at once.
-  static constexpr uint32_t kConnectTriesMax = 5;
-  static constexpr uint64_t kConnectPauseNs = 100 * kNsPerMs;
 
   NvmfChannel(std::shared_ptr<const NvmfChannelShared> shared, std::shared_ptr<NvmfChannelPort> port,
               NvmfControlLink control);
@@ -134,20 +111,16 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
 
  private:
   class Lent;
-  // The I/O queue of one life, in one try to connect it.
-  class IoQueue final : public nvme::fabrics::QueuePairOwner {
+  // The I/O queue of one life, in one try to connect it: carries the commands of requests_.
+  class Queue final : public IoQueue {
    public:
-    IoQueue(NvmfChannel& channel, const IoQueuePlan& plan);
-
-    bool ready() const { return login_.ready(); }
-    bool ended() const { return tcp_.ended(); }
-    void Start() { tcp_.Start(); }
-    void End(const Error& reason) { tcp_.Abort(reason); }
-    void CheckOverdue();
-    TcpQueue& tcp() { return tcp_; }
+    Queue(NvmfChannel& channel, const IoQueueId& id)
+        : IoQueue(channel.shared_->target, id, channel.reactor_),
+          channel_(channel),
+          path_(id.path),
+          life_(id.life) {}
 
     // ---- QueuePairOwner
-    void Connected() override;
     void Completed(uint64_t cookie, const nvme::fabrics::CompletionEntry& entry,
                    uint64_t data_bytes) override;
     void Unanswered(uint64_t cookie, nvme::fabrics::Reached reached) override;
@@ -159,16 +132,13 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
     NvmfChannel& channel_;
     const uint32_t path_;
     const nvme::host::LifeId life_;
-    LoginArithmetic arithmetic_;
-    nvme::host::QueueLogin login_;
-    TcpQueue tcp_;
   };
   // A life that was begun here and not ended by the core yet.
   struct Life {
     explicit Life(const IoQueuePlan& p) : plan(p) {}
 
     IoQueuePlan plan;
-    std::unique_ptr<IoQueue> queue;  // nullptr: between two tries
+    std::unique_ptr<Queue> queue;  // nullptr: between two tries
     uint32_t tries = 0;
     uint64_t try_at_ns = 0;
     bool is_over = false;      // the queue was broken, or is to end

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "modules/nvmf/nvmf_namespace.h"
+#include "nvme/host/reservation/reservation_commands.h"
 
 namespace cleat::modules {
 namespace {
@@ -117,6 +118,7 @@ Error NvmfDisk::WhyNotOpened() const {
 
 // Channels may be here already, with an I/O queue each; until they have a table they write nothing.
 Task<Status> NvmfDisk::Acquire() {
+  if (reservation_) reservation_->SetActive(true);
   if (MayPublish()) co_return Ok{};
   LogFound(doubt_log_->Take(ledger_, DrawLife(), LivingLives()));
   StoreLives();
@@ -129,6 +131,7 @@ Task<Status> NvmfDisk::Acquire() {
 
 // No request is left, so that no reactor writes to the log any more (RequestQueue::Config).
 void NvmfDisk::Release() {
+  if (reservation_) reservation_->SetActive(false);
   if (doubt_log_ == nullptr || !doubt_log_->is_taken()) return;
   // Lives that go on have nothing under way, and would be taken for some that are over.
   doubt_log_->StoreLives(ledger_.lives());
@@ -207,11 +210,47 @@ Status NvmfDisk::ConfirmDead() {
 // ---- Paths
 
 Status NvmfDisk::MayBegin(const DiskPath& path, const AssociationInfo& info) const {
+  if (UsesReservation()) {
+    const std::string who = fmt::format("{}, namespace {}", path.where(), info.nsid);
+    CLEAT_TRY(nvme::host::CheckReservations(info.controller, info.fabrics, info.space, who));
+  }
   if (shared_ == nullptr) return CheckFirst(options_, path.where(), info);
   return CheckAgain(geometry_, shared_->open.load(std::memory_order_relaxed), path.where(), info);
 }
 
+// Nothing is sent to the namespace before the life is joined.
 void NvmfDisk::LifeBegan(DiskPath& path) {
+  if (shared_ == nullptr) TakeShape(path);
+  CountQueues();
+  StoreLives();
+  reservation_->Begin(path, path.TakeQueue());
+}
+
+void NvmfDisk::LifeJoined(LifeId life) {
+  PathOf(life)->Admit();
+}
+
+void NvmfDisk::LifeShutOut(LifeId life, const Error& why) {
+  if (DiskPath* const path = PathOf(life)) path->Refuse(why);
+}
+
+void NvmfDisk::ProvedDead(LifeId life) {
+  const Status proved = ledger_.Proved(life, nvme::host::Proof::kPreempted);
+  if (!proved) return;
+  spdlog::info(
+      "{}: the target has proved that nothing is executed any more of what a dead path left: writes "
+      "over it go on",
+      options_.shape.name);
+  Publish();
+}
+
+DiskPath* NvmfDisk::PathOf(LifeId life) const {
+  const auto found =
+      std::find_if(paths_.begin(), paths_.end(), [life](const auto& path) { return path->life() == life; });
+  return found == paths_.end() ? nullptr : found->get();
+}
+
+void NvmfDisk::LifeAdmitted(DiskPath& path) {
   if (shared_ == nullptr) TakeShape(path);
   CountQueues();
   StoreLives();
@@ -226,15 +265,19 @@ void NvmfDisk::TakeShape(const DiskPath& path) {
   const NvmfSubsystem& subsystem = *options_.subsystem;
   geometry_ = GeometryOf(options_, path.info());
   shared_ = std::make_shared<NvmfChannelShared>();
+  IoQueueTarget& target = shared_->target;
   for (const auto& each : paths_)
-    shared_->paths.push_back({.who = each->where(), .address = subsystem.addresses.at(each->index())});
-  shared_->digests = {.header = subsystem.header_digest, .data = subsystem.data_digest};
-  shared_->host = subsystem.host;
-  shared_->subsystem_nqn = subsystem.nqn;
-  shared_->chap = subsystem.chap;
-  shared_->arithmetic = options_.arithmetic;
+    target.paths.push_back({.who = each->where(), .address = subsystem.addresses.at(each->index())});
+  target.digests = {.header = subsystem.header_digest, .data = subsystem.data_digest};
+  target.host_nqn = subsystem.host.nqn;
+  target.subsystem_nqn = subsystem.nqn;
+  target.chap = subsystem.chap;
+  target.arithmetic = options_.arithmetic;
   shared_->write_cache = geometry_.write_cache;
   shared_->doubt_log = doubt_log_;
+  DiskReservationOwner& self = *this;
+  if (UsesReservation())
+    reservation_.emplace(options_.reservation_family, options_.shape.name, target, control_, self);
 }
 
 void NvmfDisk::CountQueues() {
@@ -242,6 +285,7 @@ void NvmfDisk::CountQueues() {
   for (const auto& path : paths_) {
     if (path->life() != 0) granted = std::min(granted, path->info().io_queues);
   }
+  if (UsesReservation()) --granted;
   queues_granted_.store(granted, std::memory_order_relaxed);
 }
 
@@ -261,6 +305,7 @@ void NvmfDisk::LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) 
 
 void NvmfDisk::LifeEnded(DiskPath& path, LifeId life, const Error& reason) {
   ledger_.Over(life);
+  if (reservation_) reservation_->End(life);
   for (Link& link : links_) link.queues[path.index()] = 0;
   TellAll([life, reason](NvmfChannel& channel) { channel.EndLife(life, reason); });
   SeeUsable(path);
@@ -333,7 +378,7 @@ void NvmfDisk::Joined(std::shared_ptr<NvmfChannelPort> port) {
   }
   links_.push_back(std::move(link));
   for (const auto& path : paths_) {
-    if (path->life() != 0) BeginLife(links_.back(), *path);
+    if (path->is_admitted()) BeginLife(links_.back(), *path);
   }
   Publish();
 }
@@ -396,7 +441,16 @@ void NvmfDisk::Publish() {
   if (doubt_log_ != nullptr) doubt_log_->Store(ledger_);
   StoreLives();
   for (const Link& link : links_) SendTable(link);
+  SeeWhatIsToBeProved();
   AwaitWord();
+}
+
+// A life that a reactor may still send for is no dead one yet.
+void NvmfDisk::SeeWhatIsToBeProved() {
+  if (!reservation_ || !options_.subsystem->proofs.preempted) return;
+  std::vector<LifeId> lives = ledger_.lives();
+  std::erase_if(lives, [this](LifeId life) { return !ledger_.IsReported(life); });
+  reservation_->SetInDoubt(lives);
 }
 
 // Lives that may leave something from now on, and lives that have.

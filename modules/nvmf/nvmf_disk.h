@@ -23,6 +23,7 @@
 #include "base/result.h"
 #include "block/device.h"
 #include "modules/nvmf/disk_path.h"
+#include "modules/nvmf/disk_reservation.h"
 #include "modules/nvmf/kept_doubt_log.h"
 #include "modules/nvmf/nvmf.h"
 #include "modules/nvmf/nvmf_channel.h"
@@ -35,7 +36,8 @@ namespace cleat::modules {
 
 class NvmfDisk final : public NvmfChannelOwner,
                        public std::enable_shared_from_this<NvmfDisk>,
-                       private DiskPathOwner {
+                       private DiskPathOwner,
+                       private DiskReservationOwner {
  public:
   static constexpr size_t kPathsMax = nvme::fabrics::kSubsystemAddressesMax;
   static_assert(kPathsMax <= nvme::host::RequestQueue::kPathsMax);
@@ -82,13 +84,20 @@ class NvmfDisk final : public NvmfChannelOwner,
   };
 
   // ---- DiskPathOwner
+  bool AdmitsAtOnce() const override { return !UsesReservation(); }
   Status MayBegin(const DiskPath& path, const nvme::host::AssociationInfo& info) const override;
   void LifeBegan(DiskPath& path) override;
+  void LifeAdmitted(DiskPath& path) override;
   void LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) override;
   void LifeEnded(DiskPath& path, nvme::host::LifeId life, const Error& reason) override;
   void TryFailed(DiskPath& path, const Error& reason, bool is_refusal) override;
   void PathOver() override;
   bool HasUsablePath() const override;
+
+  // ---- DiskReservationOwner
+  void LifeJoined(nvme::host::LifeId life) override;
+  void LifeShutOut(nvme::host::LifeId life, const Error& why) override;
+  void ProvedDead(nvme::host::LifeId life) override;
 
   // ---- NvmfChannelOwner
   void Joined(std::shared_ptr<NvmfChannelPort> port) override;
@@ -101,6 +110,11 @@ class NvmfDisk final : public NvmfChannelOwner,
   void GivenUp(nvme::host::OriginId origin) override;
 
   // ---- Paths
+  // Who only reads keeps nobody out.
+  bool UsesReservation() const {
+    return options_.reservation_family != 0 && options_.access == block::AccessMode::kReadWrite;
+  }
+  DiskPath* PathOf(nvme::host::LifeId life) const;
   bool IsRefused() const;
   Error WhyNotOpened() const;
   void TakeShape(const DiskPath& path);
@@ -119,6 +133,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   void Publish();
   void StoreLives();
   std::vector<nvme::host::LifeId> LivingLives() const;
+  void SeeWhatIsToBeProved();
   void SendTable(const Link& link) const;
   void GoOnWhenReported();
 
@@ -139,6 +154,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   std::vector<std::unique_ptr<DiskPath>> paths_;
   nvme::host::DoubtLedger ledger_;
   std::shared_ptr<KeptDoubtLog> doubt_log_;  // nullptr: there is none
+  std::optional<DiskReservation> reservation_;
   uint64_t published_version_ = 0;
   std::vector<Link> links_;
   uint64_t space_bytes_ = 0;  // the namespace's, as last seen

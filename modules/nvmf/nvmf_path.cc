@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "nvme/host/reservation/reservation.h"
 
 namespace cleat::modules {
 
@@ -43,6 +44,8 @@ void NvmfPath::Try() {
   break_reason_.reset();
   nvme::host::AssociationConfig association = config_.association;
   association.life = DrawLife();
+  if (config_.reservation_family != 0)
+    association.host.id = nvme::host::HostIdOf(config_.reservation_family, association.life);
   association.chap = arithmetic_.ChapWith(config_.chap);
   association.connect_timeout_ns = kConnectTimeoutNs;
   nvme::tcp::HostConnectionOptions connection;

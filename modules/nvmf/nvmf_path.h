@@ -29,11 +29,13 @@
 namespace cleat::modules {
 
 struct NvmfPathConfig {
-  nvme::host::AssociationConfig association;  // its `life` and `chap` are made here
+  nvme::host::AssociationConfig
+      association;  // its `life` and `chap` are made here, and of a family the host's identifier
   nvme::fabrics::TransportAddress address;
   nvme::tcp::Digests digests;
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
   BlockingPool* arithmetic = nullptr;
+  uint64_t reservation_family = 0;  // 0: none
 };
 
 // A life's number: never 0, and never one that this or another engine has drawn before.

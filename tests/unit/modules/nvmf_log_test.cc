@@ -2,8 +2,6 @@
 // A disk's log of writes in doubt (docs/nvmeof.md, rule 7) over the lives of engines. An engine is killed by a copy of the log: what it
 // does after that is not in the copy, which is what the next engine finds.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +15,7 @@
 #include "modules/nvmf/kept_doubt_log.h"
 #include "modules/nvmf/nvmf_disk.h"
 #include "nvme/host/doubt/doubt_log.h"
+#include "tests/unit/modules/nvmf_log_file.h"
 #include "tests/unit/modules/nvmf_rig.h"
 
 namespace cleat::modules::nvmf_log_test {
@@ -30,68 +29,13 @@ using nvme::host::kDoubtLogBytes;
 using nvme::host::kDoubtLogShape;
 using nvme::host::LifeId;
 using test::Arena;
+using test::LogFile;
 using test::NvmfRig;
 using test::NvmfTarget;
 using test::OneWrite;
 using test::TestDisk;
 
 constexpr uint64_t kBlock = NvmfTarget::kBlockBytes;
-
-// A file as cleatd makes one for each disk.
-class LogFile {
- public:
-  explicit LogFile(size_t bytes = kDoubtLogBytes) : fd_(memfd_create("log", MFD_CLOEXEC)) {
-    EXPECT_EQ(ftruncate(fd_.get(), static_cast<off_t>(bytes)), 0);
-  }
-  UniqueFd Duplicate() const { return fd_.Duplicate(); }
-  void MarkLost() {
-    const auto header = DoubtLog::LostHeader(77);
-    EXPECT_EQ(pwrite(fd_.get(), header.data(), header.size(), 0), static_cast<ssize_t>(header.size()));
-  }
-  LogFile Copy() const {
-    LogFile copy;
-    const std::vector<uint64_t> words = Words();
-    EXPECT_EQ(pwrite(copy.fd_.get(), words.data(), kDoubtLogBytes, 0), static_cast<ssize_t>(kDoubtLogBytes));
-    return copy;
-  }
-  // What an engine would find that takes the disk now.
-  Result<std::vector<BlockRange>> Found() const {
-    std::vector<uint64_t> words = Words();
-    auto log = DoubtLog::Open({reinterpret_cast<uint8_t*>(words.data()), kDoubtLogBytes}, kDoubtLogShape, 1);
-    if (!log) return log.error();
-    return log->Read();
-  }
-
-  // Whose that may be.
-  std::vector<LifeId> Lives() const {
-    std::vector<uint64_t> words = Words();
-    return DoubtLog::View({reinterpret_cast<uint8_t*>(words.data()), kDoubtLogBytes}, kDoubtLogShape)
-        .ReadLives();
-  }
-
-  // Of what is in doubt now.
-  uint32_t Number() const {
-    const std::vector<uint64_t> words = Words();
-    return DoubtLog::Look({reinterpret_cast<const uint8_t*>(words.data()), kDoubtLogBytes}, kDoubtLogShape)
-        .number;
-  }
-  // As cleatd does where an operator says so.
-  void Confirm(uint32_t number) {
-    void* const at = mmap(nullptr, kDoubtLogBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-    ASSERT_NE(at, MAP_FAILED);
-    DoubtLog::Confirm({static_cast<uint8_t*>(at), kDoubtLogBytes}, number);
-    munmap(at, kDoubtLogBytes);
-  }
-
- private:
-  std::vector<uint64_t> Words() const {
-    std::vector<uint64_t> words((kDoubtLogBytes + 7) / 8);
-    EXPECT_EQ(pread(fd_.get(), words.data(), kDoubtLogBytes, 0), static_cast<ssize_t>(kDoubtLogBytes));
-    return words;
-  }
-
-  UniqueFd fd_;
-};
 
 // A disk of one engine; all of them have one target and one set of reactors.
 struct Engine {

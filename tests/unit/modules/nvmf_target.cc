@@ -51,7 +51,7 @@ constexpr uint8_t kHeaderDigest = 1, kDataDigest = 2, kLast = 4, kSuccess = 8;  
 
 constexpr uint16_t kInvalidField = 0x2, kInvalidOpcode = 0x1, kConnectInvalid = 0x182, kConnectBusy = 0x181,
                    kConnectInvalidHost = 0x184, kAuthenticationRequired = 0x191, kInvalidNamespace = 0xb,
-                   kAnaInaccessible = 0x302;
+                   kConflict = 0x83, kAnaInaccessible = 0x302;
 
 constexpr uint32_t kAnaGroup = 3;
 
@@ -299,6 +299,7 @@ struct NvmfTarget::Session {
     } else {
       ++target.counts.io_queues;
     }
+    std::copy_n(data.begin(), host.size(), host.begin());
     MeetHost(data);
     return Respond(entry, controller | (chap_due ? 1U << 17 : 0U));
   }
@@ -354,6 +355,7 @@ struct NvmfTarget::Session {
       data[99] = target.faults.write_protected ? 1 : 0;  // NSATTR
       for (const size_t at : {0U, 8U, 16U}) Put(data, at, blocks, 8);
       if (target.options_.ana) Put(data, 92, kAnaGroup, 4);
+      data[31] = target.options_.reservations ? 1U << 5 : 0;  // RESCAP: Write Exclusive - All Registrants
       data[33] = 0x9;  // DLFEAT: what is deallocated reads as zeroes, and Write Zeroes may deallocate
       std::copy(kNguid.begin(), kNguid.end(), data.begin() + 104);
       data[130] = 9;
@@ -391,14 +393,18 @@ struct NvmfTarget::Session {
       Put(data, 344, 32, 4);  // ANAGRPMAX
       Put(data, 348, 32, 4);  // NANAGRPID
     }
-    data[111] = 1;          // an I/O controller
-    Put(data, 320, 10, 2);  // KAS: seconds
+    data[96] = target.options_.reservations ? 1 : 0;  // CTRATT: host identifiers of 128 bits
+    data[111] = 1;                                    // an I/O controller
+    Put(data, 320, 10, 2);                            // KAS: seconds
     data[512] = 0x66;
     data[513] = 0x44;
     Put(data, 514, 128, 2);
     Put(data, 516, 1, 4);
-    // ONCS: Dataset Management, Write Zeroes
-    Put(data, 520, 1U << 2 | (target.options_.write_zeroes ? 1U << 3 : 0U), 2);
+    // ONCS: Dataset Management, Write Zeroes, reservations
+    Put(data, 520,
+        1U << 2 | (target.options_.write_zeroes ? 1U << 3 : 0U) |
+            (target.options_.reservations ? 1U << 5 : 0U),
+        2);
     data[525] = target.options_.write_cache || target.faults.write_cache_appears ? 1 : 0;
     Put(data, 536, 1U | 1U << 20, 4);  // SGLs, offsets into the capsule
     std::strcpy(reinterpret_cast<char*>(&data[768]), kSubsystem);
@@ -417,7 +423,12 @@ struct NvmfTarget::Session {
       return Respond(entry, 0, kAnaInaccessible);
     }
     if (ranged && at + bytes > target.store_->size_bytes) return Respond(entry, 0, 0x80);
+    if (target.options_.reservations && !LetsIn(entry)) return Respond(entry, 0, kConflict);
     switch (entry[0]) {
+      case 0x0d:
+      case 0x0e:
+      case 0x11:
+        return target.options_.reservations ? Reserve(entry, data) : Respond(entry, 0, kInvalidOpcode);
       case 0x00:
         ++target.counts.flushes;
         return Respond(entry);
@@ -436,6 +447,29 @@ struct NvmfTarget::Session {
       default:
         return Respond(entry, 0, kInvalidOpcode);
     }
+  }
+
+  // Who is no registrant only reads.
+  bool LetsIn(const Bytes& entry) {
+    const bool writes_data = entry[0] == 1 || entry[0] == 8 || entry[0] == 9;
+    if (!writes_data) return true;
+    bool in = true;
+    target.Reservations([&](auto& reservations) { in = reservations.LetsIn(host); });
+    if (!in) ++target.counts.conflicts;
+    return in;
+  }
+
+  bool Reserve(const Bytes& entry, const Bytes& data) {
+    nvme::fabrics::SubmissionEntry command;
+    static_assert(sizeof(command) == 64);
+    std::memcpy(&command, entry.data(), sizeof(command));
+    Bytes answer(entry[0] == 0x0e ? Get(&entry[32], 4) : 0);
+    uint64_t bytes = 0;
+    uint8_t status = 0;
+    target.Reservations(
+        [&](auto& reservations) { status = reservations.Execute(host, command, data, answer, bytes); });
+    answer.resize(bytes);
+    return status == 0 && !answer.empty() ? Return(entry, answer) : Respond(entry, 0, status);
   }
 
   void Longest(uint64_t bytes) const {
@@ -509,6 +543,7 @@ struct NvmfTarget::Session {
   uint16_t queue = 0;
   uint16_t sq_size = 31;
   uint16_t controller = 0;
+  std::array<uint8_t, 16> host{};  // its identifier
   std::atomic<uint16_t> head{0};
   uint32_t configuration = 0;
   uint32_t next_tag = 100;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tests/unit/nvme/auth/controller.h"
+#include "tests/unit/nvme/host/reservation_target.h"
 
 namespace cleat::test {
 
@@ -42,6 +43,7 @@ class NvmfTarget {
     bool write_cache = true;             // a volatile one
     bool write_zeroes = true;            // the command is there
     bool ana = false;                    // says how good a way it is (Faults::ana_state)
+    bool reservations = false;           // the namespace takes reservations
     bool chap = false;                   // knows DH-HMAC-CHAP, with kHostSecret and kOwnSecret
   };
   // As the host has them.
@@ -87,6 +89,7 @@ class NvmfTarget {
     std::atomic<uint32_t> zeroes{0};
     std::atomic<uint32_t> discards{0};
     std::atomic<uint32_t> flushes{0};
+    std::atomic<uint32_t> conflicts{0};       // writes of hosts that are no registrants
     std::atomic<uint32_t> refused{0};         // as the ANA state is inaccessible
     std::atomic<uint32_t> challenges{0};      // given
     std::atomic<uint32_t> accepted_hosts{0};  // queues whose host has proved itself
@@ -123,12 +126,18 @@ class NvmfTarget {
   void NotifyAna() { Notify(0x000c0302); }
   // The namespace.
   void Write(uint64_t offset, std::span<const uint8_t> data);
+  // Its reservations: `look` at them, or change them, while no command is executed.
+  void Reservations(const std::function<void(nvme::host::reservation_test::ReservationTarget&)>& look) {
+    const std::lock_guard lock(store_->mutex);
+    look(store_->reservations);
+  }
 
  private:
   struct Session;
   struct Store {
     std::mutex mutex;
-    std::vector<uint8_t> bytes;  // under mutex
+    std::vector<uint8_t> bytes;                                    // under mutex
+    nvme::host::reservation_test::ReservationTarget reservations;  // likewise
     std::atomic<uint64_t> size_bytes{0};
   };
   void Notify(uint32_t event);

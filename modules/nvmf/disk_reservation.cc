@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/nvmf/disk_reservation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace cleat::modules {
+
+using nvme::host::LifeId;
+using nvme::host::ShutOutEnd;
+using nvme::host::ShutOutResult;
+
+DiskReservation::DiskReservation(uint64_t family, std::string disk, const IoQueueTarget& target,
+                                 Reactor& control, DiskReservationOwner& owner)
+    : family_(family), disk_(std::move(disk)), target_(target), control_(control), owner_(owner) {
+  CLEAT_CHECK(family != 0);
+}
+
+// ---- Lives that begin and end
+
+void DiskReservation::Begin(const DiskPath& path, uint16_t queue) {
+  CLEAT_CHECK(Find(path.life()) == nullptr && queue != 0);
+  nvme::host::ReservationConfig config;
+  config.who = path.where();
+  config.nsid = path.info().nsid;
+  config.family = family_;
+  config.life = path.life();
+  config.registrants_persist = path.info().space.registrants_persist;
+  PathReservationOwner& self = *this;
+  paths_.push_back(
+      std::make_unique<PathReservation>(std::move(config), target_, path.IdFor(queue), control_, self));
+  paths_.back()->Join();
+}
+
+void DiskReservation::End(LifeId life) {
+  std::erase_if(paths_, [life](const auto& path) { return path->life() == life; });
+  for (Dead& dead : dead_) dead.cannot.erase(life);
+  if (Find(life) == nullptr) StepSoon();
+}
+
+void DiskReservation::SetActive(bool active) {
+  active_ = active;
+  StepSoon();
+}
+
+void DiskReservation::SetInDoubt(std::span<const LifeId> lives) {
+  for (Dead& dead : dead_) dead.in_doubt = std::find(lives.begin(), lives.end(), dead.life) != lives.end();
+  for (const LifeId life : lives) AddDead(life, true);
+  StepSoon();
+}
+
+std::string DiskReservation::WhyNotProved(LifeId life) const {
+  const auto found =
+      std::find_if(dead_.begin(), dead_.end(), [life](const Dead& dead) { return dead.life == life; });
+  return found == dead_.end() ? std::string() : found->why_not;
+}
+
+PathReservation* DiskReservation::Find(LifeId life) const {
+  const auto found =
+      std::find_if(paths_.begin(), paths_.end(), [life](const auto& path) { return path->life() == life; });
+  return found == paths_.end() ? nullptr : found->get();
+}
+
+DiskReservation::Dead* DiskReservation::FindDead(LifeId life) {
+  const auto found =
+      std::find_if(dead_.begin(), dead_.end(), [life](const Dead& dead) { return dead.life == life; });
+  return found == dead_.end() ? nullptr : &*found;
+}
+
+void DiskReservation::AddDead(LifeId life, bool in_doubt) {
+  if (Find(life) != nullptr) return;
+  if (Dead* const known = FindDead(life)) {
+    known->in_doubt = known->in_doubt || in_doubt;
+    return;
+  }
+  if (dead_.size() >= kDeadMax) return;
+  dead_.push_back({.life = life, .in_doubt = in_doubt, .cannot = {}, .why_not = {}});
+}
+
+void DiskReservation::Forget(LifeId life) {
+  std::erase_if(dead_, [life](const Dead& dead) { return dead.life == life; });
+}
+
+// ---- What lives say
+
+void DiskReservation::Joined(LifeId life, const Status& status) {
+  if (!status) return owner_.LifeShutOut(life, status.error());
+  Find(life)->See();
+  owner_.LifeJoined(life);
+}
+
+void DiskReservation::Seen(LifeId life, const Result<nvme::host::ReservationReport>& report) {
+  const PathReservation* const path = Find(life);
+  if (!path->joined()) {
+    return owner_.LifeShutOut(
+        life, report ? Error(ErrorCode::kFailedPrecondition, disk_ + ": this host is no registrant any more")
+                     : report.error());
+  }
+  if (!report) return;
+  for (const nvme::host::Registrant& registrant : report->registrants) {
+    if (const auto other = nvme::host::LifeOf(registrant.host_id, family_)) AddDead(*other, false);
+  }
+  StepSoon();
+}
+
+void DiskReservation::ShutOutEnded(LifeId life, LifeId dead, const ShutOutResult& result) {
+  Dead* const found = FindDead(dead);
+  if (found == nullptr) return StepSoon();
+  found->under_way = false;
+  if (result.end == ShutOutEnd::kProved) {
+    const bool was_in_doubt = found->in_doubt;
+    Forget(dead);
+    if (was_in_doubt) owner_.ProvedDead(dead);
+  } else {
+    NotProved(*found, life, result);
+  }
+  if (const PathReservation* const path = Find(life); path != nullptr && !path->joined())
+    return owner_.LifeShutOut(life, {ErrorCode::kFailedPrecondition, result.reason});
+  StepSoon();
+}
+
+// What only took up room at the target has none there any more, or keeps it.
+void DiskReservation::NotProved(Dead& dead, LifeId over, const ShutOutResult& result) {
+  if (!dead.in_doubt) return Forget(dead.life);
+  if (dead.why_not != result.reason)
+    spdlog::warn("{}: writes stay in doubt: {}; tried again", disk_, result.reason);
+  dead.why_not = result.reason;
+  if (result.end == ShutOutEnd::kNever) {
+    dead.cannot.insert(over);
+    return;
+  }
+  dead.pause_ns = std::clamp(2 * dead.pause_ns, kPauseMinNs, kPauseMaxNs);
+  dead.not_before_ns = control_.now_ns() + dead.pause_ns;
+}
+
+// Nobody of this disk's leaves while it is open; what is left behind is shut out by the next engine.
+void DiskReservation::Left(LifeId /*life*/, const Status& /*status*/) {}
+
+void DiskReservation::ReservationBroken(LifeId life, const Error& reason) {
+  owner_.LifeShutOut(life, reason);
+}
+
+// ---- Shutting out
+
+void DiskReservation::StepSoon() {
+  step_.Cancel();
+  control_.AddTimer(step_, control_.now_ns());
+}
+
+void DiskReservation::Step() {
+  if (!active_ || dead_.empty()) return;
+  uint64_t soonest_ns = UINT64_MAX;
+  for (const auto& path : paths_) {
+    if (!path->joined() || path->busy()) continue;
+    Dead* const dead = NextFor(*path, soonest_ns);
+    if (dead == nullptr) continue;
+    dead->under_way = true;
+    path->ShutOut(dead->life);
+  }
+  if (soonest_ns != UINT64_MAX && !step_.pending()) control_.AddTimer(step_, soonest_ns);
+}
+
+// Those in doubt come first: somebody waits.
+DiskReservation::Dead* DiskReservation::NextFor(const PathReservation& path, uint64_t& soonest_ns) {
+  Dead* next = nullptr;
+  for (Dead& dead : dead_) {
+    if (dead.under_way || dead.cannot.contains(path.life())) continue;
+    if (dead.not_before_ns > control_.now_ns()) {
+      soonest_ns = std::min(soonest_ns, dead.not_before_ns);
+    } else if (next == nullptr || (dead.in_doubt && !next->in_doubt)) {
+      next = &dead;
+    }
+  }
+  return next;
+}
+
+}  // namespace cleat::modules

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk's part in the reservation of its namespace, over all of its paths: each life joins before it is used, and lives that are over are
+// shut out by one that is joined, so that a target which can prove that nothing of them will be executed does so. Lives of engines before
+// are known from reports, which say who else of the family is registered.
+//
+// A proof is tried over each path in turn: a life is a registrant of the process alone that it came to. Where no path can give it, the life
+// stays in doubt, and each path that comes is asked again.
+//
+// Ownership: the disk's core owns it, on the control reactor. The owner is called from timers and from callbacks of queues, and may call each
+// method from there. Limits: kDeadMax lives that wait to be shut out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "modules/nvmf/disk_path.h"
+#include "modules/nvmf/io_queue.h"
+#include "modules/nvmf/path_reservation.h"
+#include "nvme/host/doubt/doubt.h"
+#include "nvme/host/reservation/reservation.h"
+#include "reactor/reactor.h"
+
+namespace cleat::modules {
+
+class DiskReservationOwner {
+ public:
+  // A life that was begun is joined: no other host's write comes after this.
+  virtual void LifeJoined(nvme::host::LifeId life) = 0;
+  // It can't be used, or not any more, and has to end.
+  virtual void LifeShutOut(nvme::host::LifeId life, const Error& why) = 0;
+  // The target has proved it: nvme::host::Proof::kPreempted.
+  virtual void ProvedDead(nvme::host::LifeId life) = 0;
+
+ protected:
+  ~DiskReservationOwner() = default;
+};
+
+class DiskReservation final : private PathReservationOwner {
+ public:
+  // A proof that was not to be had is asked for again after a pause that doubles.
+  static constexpr uint64_t kPauseMinNs = kNsPerSecond;
+  static constexpr uint64_t kPauseMaxNs = 30 * kNsPerSecond;
+  static constexpr size_t kDeadMax = 512;
+
+  // All outlive it. `family`: not 0. `disk`: begins lines of the log.
+  DiskReservation(uint64_t family, std::string disk, const IoQueueTarget& target, Reactor& control,
+                  DiskReservationOwner& owner);
+
+  // A life has begun: it joins, over an I/O queue of its own.
+  void Begin(const DiskPath& path, uint16_t queue);
+  // The life is over.
+  void End(nvme::host::LifeId life);
+  // Whether the disk is this engine's: only then others of the family are shut out.
+  void SetActive(bool active);
+  // All lives that have left something in doubt and can't send any more.
+  void SetInDoubt(std::span<const nvme::host::LifeId> lives);
+
+  // Why the life is not proved dead, for people; empty: it is being tried, or nobody knows it.
+  std::string WhyNotProved(nvme::host::LifeId life) const;
+
+ private:
+  // A life that is to be shut out.
+  struct Dead {
+    nvme::host::LifeId life = 0;
+    bool in_doubt = false;  // else it only takes up room at the target
+    bool under_way = false;
+    std::set<nvme::host::LifeId> cannot;  // living ones, over which there is no proof
+    uint64_t not_before_ns = 0;
+    uint64_t pause_ns = 0;  // the last one
+    std::string why_not;
+  };
+  struct PauseTimer : Timer {
+    explicit PauseTimer(DiskReservation& r)
+        : Timer([](Timer& timer) { static_cast<PauseTimer&>(timer).reservation.Step(); }), reservation(r) {}
+    DiskReservation& reservation;
+  };
+
+  // ---- PathReservationOwner
+  void Joined(nvme::host::LifeId life, const Status& status) override;
+  void Seen(nvme::host::LifeId life, const Result<nvme::host::ReservationReport>& report) override;
+  void ShutOutEnded(nvme::host::LifeId life, nvme::host::LifeId dead,
+                    const nvme::host::ShutOutResult& result) override;
+  void Left(nvme::host::LifeId life, const Status& status) override;
+  void ReservationBroken(nvme::host::LifeId life, const Error& reason) override;
+
+  PathReservation* Find(nvme::host::LifeId life) const;
+  Dead* FindDead(nvme::host::LifeId life);
+  void AddDead(nvme::host::LifeId life, bool in_doubt);
+  void Forget(nvme::host::LifeId dead);
+  void StepSoon();
+  void Step();
+  Dead* NextFor(const PathReservation& path, uint64_t& soonest_ns);
+  void NotProved(Dead& dead, nvme::host::LifeId over, const nvme::host::ShutOutResult& result);
+
+  const uint64_t family_;
+  const std::string disk_;
+  const IoQueueTarget& target_;
+  Reactor& control_;
+  DiskReservationOwner& owner_;
+  bool active_ = false;
+  std::vector<std::unique_ptr<PathReservation>> paths_;  // of lives that have begun
+  std::vector<Dead> dead_;
+  PauseTimer step_{*this};
+};
+
+}  // namespace cleat::modules

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/nvmf/io_queue.h"
+
+#include <utility>
+
+namespace cleat::modules {
+namespace {
+
+nvme::host::QueueLoginConfig LoginConfigOf(const IoQueueTarget& target, const IoQueueId& id,
+                                           nvme::host::HostChap chap) {
+  nvme::host::QueueLoginConfig config;
+  config.who = IoQueue::NameOf(target, id);
+  config.host = {.nqn = target.host_nqn, .id = id.host_id};
+  config.subsystem_nqn = target.subsystem_nqn;
+  config.chap = std::move(chap);
+  config.controller_id = id.controller_id;
+  config.queue_id = id.queue_id;
+  config.entries = id.entries;
+  config.timeout_ns = IoQueue::kLoginTimeoutNs;
+  return config;
+}
+
+TcpQueueOptions TcpOptionsOf(const IoQueueTarget& target, const IoQueueId& id) {
+  nvme::tcp::HostConnectionOptions connection;
+  connection.name = IoQueue::NameOf(target, id);
+  connection.depth = id.entries - 1;
+  connection.digests = target.digests;
+  TcpQueueOptions options(target.paths.at(id.path).address, std::move(connection));
+  options.connect_timeout_ns = IoQueue::kConnectTimeoutNs;
+  return options;
+}
+
+}  // namespace
+
+std::string IoQueue::NameOf(const IoQueueTarget& target, const IoQueueId& id) {
+  return target.paths.at(id.path).who + ", queue " + std::to_string(id.queue_id);
+}
+
+IoQueue::IoQueue(const IoQueueTarget& target, const IoQueueId& id, Reactor& reactor)
+    : reactor_(reactor),
+      name_(NameOf(target, id)),
+      in_capsule_bytes_(id.in_capsule_bytes),
+      arithmetic_(target.arithmetic, reactor, [this](const Status& status) { Computed(status); }),
+      login_(LoginConfigOf(target, id, arithmetic_.ChapWith(target.chap))),
+      tcp_(TcpOptionsOf(target, id), reactor, *this) {}
+
+void IoQueue::CheckOverdue() {
+  if (const auto overdue = login_.Overdue(reactor_.now_ns())) tcp_.Abort(*overdue);
+}
+
+void IoQueue::Computed(const Status& status) {
+  if (status) return login_.Computed(tcp_, reactor_.now_ns());
+  tcp_.Abort({status.error().code, name_ + ": " + status.error().message});
+}
+
+void IoQueue::Connected() {
+  login_.Begin(tcp_, reactor_.now_ns());
+}
+
+bool IoQueue::TakeLogin(uint64_t cookie, const nvme::fabrics::CompletionEntry& entry, uint64_t data_bytes) {
+  const auto ready = login_.Take(tcp_, cookie, entry, data_bytes, reactor_.now_ns());
+  if (!ready) tcp_.Abort(ready.error());
+  if (!ready || !*ready) return false;
+  tcp_.set_in_capsule_bytes(in_capsule_bytes_);
+  return true;
+}
+
+}  // namespace cleat::modules

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk that takes part in its namespace's reservation: other hosts are kept out, and what a dead path left in doubt is proved over by the
+// target, without a person's word.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "modules/nvmf/nvmf_disk.h"
+#include "tests/unit/modules/nvmf_log_file.h"
+#include "tests/unit/modules/nvmf_rig.h"
+
+namespace cleat::modules::nvmf_reservation_test {
+namespace {
+
+using block::IoStatus;
+using block::Op;
+using nvme::host::LifeOf;
+using nvme::host::reservation_test::ReservationTarget;
+using test::LogFile;
+using test::NvmfRig;
+using test::NvmfTarget;
+using test::OneWrite;
+using test::TestDisk;
+
+constexpr uint64_t kFamily = 0x1111'2222'3333'4444;
+constexpr uint64_t kOtherFamily = 0x5555'6666'7777'8888;
+
+NvmfTarget::Options WithReservations() {
+  NvmfTarget::Options options;
+  options.reservations = true;
+  return options;
+}
+
+class NvmfReservation : public testing::Test {
+ protected:
+  NvmfReservation() { rig_.subsystem.proofs.preempted = true; }
+
+  NvmfOptions Options(uint64_t family = kFamily) {
+    NvmfOptions options = rig_.Options();
+    options.reservation_family = family;
+    return options;
+  }
+  void Open(uint64_t family = kFamily) {
+    rig_.Open(Options(family));
+    ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
+  }
+  // The hosts that are registered, of the family.
+  size_t Registered(uint64_t family = kFamily) {
+    size_t count = 0;
+    rig_.target.Reservations([&](const ReservationTarget& reservations) {
+      count = static_cast<size_t>(
+          std::count_if(reservations.registrants.begin(), reservations.registrants.end(),
+                        [&](const auto& host) { return LifeOf(host.host_id, family).has_value(); }));
+    });
+    return count;
+  }
+  // A write that the target has, and does not answer, as its path breaks.
+  void LeaveInDoubt(TestDisk& disk, OneWrite& write) {
+    rig_.target.faults.mute_writes = true;
+    const uint32_t before = rig_.target.counts.io_commands;
+    write.Start(disk);
+    rig_.Until([&] { return rig_.target.counts.io_commands > before; });
+    rig_.target.faults.mute_writes = false;
+    rig_.target.CutAll();
+  }
+
+  NvmfRig rig_{WithReservations()};
+};
+
+TEST_F(NvmfReservation, ADiskIsTheOnlyOneThatWritesToItsNamespace) {
+  Open();
+  auto disk = rig_.Channel();
+  OneWrite write(0, 4096, 1);
+  write.Start(*disk);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  EXPECT_EQ(Registered(), 1U);
+  EXPECT_EQ(rig_.target.counts.conflicts, 0U);
+  rig_.target.Reservations([](const ReservationTarget& reservations) {
+    EXPECT_FALSE(reservations.LetsIn({1, 2, 3})) << "any other host";
+  });
+  const auto other = rig_.TryOpen(Options(kOtherFamily));
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_NE(other.error().message.find("another host has the namespace"), std::string::npos)
+      << other.error().message;
+  EXPECT_EQ(Registered(kOtherFamily), 0U);
+}
+
+TEST_F(NvmfReservation, WhatADeadPathLeftInDoubtIsProvedOverByTheTarget) {
+  Open();
+  auto first = rig_.Channel(0);
+  auto second = rig_.Channel(1);
+  OneWrite write(8192, 4096, 1);
+  LeaveInDoubt(*first, write);
+  EXPECT_EQ(first->Wait(write.io), IoStatus::kOk);
+  OneWrite newer(8192 + 2048, 4096, 2);
+  newer.Start(*second);
+  EXPECT_EQ(second->Wait(newer.io), IoStatus::kOk) << "without anybody's word";
+  rig_.Until([&] { return Registered() == 1; });
+  rig_.target.Reservations(
+      [](const ReservationTarget& reservations) { EXPECT_GE(reservations.preemptions, 1U); });
+  EXPECT_EQ(rig_.target.counts.conflicts, 0U);
+}
+
+TEST_F(NvmfReservation, WhereTheTargetsPromiseDoesNotCountSomebodysWordIsWaitedFor) {
+  rig_.subsystem.proofs.preempted = false;
+  Open();
+  auto disk = rig_.Channel();
+  OneWrite write(8192, 4096, 1);
+  LeaveInDoubt(*disk, write);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  OneWrite newer(8192 + 2048, 4096, 2);
+  newer.Start(*disk);
+  rig_.Until([&] { return Registered() == 1; });
+  rig_.ForSomeTurns();
+  EXPECT_FALSE(newer.io.done);
+  rig_.ConfirmDead();
+  EXPECT_EQ(disk->Wait(newer.io), IoStatus::kOk);
+}
+
+TEST_F(NvmfReservation, ATargetThatGivesUpProvesNothing) {
+  Open();
+  auto disk = rig_.Channel();
+  rig_.target.Reservations([](ReservationTarget& reservations) {
+    reservations.refuse = [](const nvme::fabrics::SubmissionEntry& entry) -> std::optional<uint8_t> {
+      const bool preempts =
+          entry.opcode == static_cast<uint8_t>(nvme::Opcode::kReservationAcquire) && (entry.cdw10 & 7U) != 0;
+      if (!preempts) return std::nullopt;
+      return uint8_t{0x21};  // Command Interrupted
+    };
+  });
+  OneWrite write(8192, 4096, 1);
+  LeaveInDoubt(*disk, write);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  OneWrite newer(8192 + 2048, 4096, 2);
+  newer.Start(*disk);
+  rig_.ForSomeTurns();
+  EXPECT_FALSE(newer.io.done);
+  rig_.target.Reservations([](ReservationTarget& reservations) { reservations.refuse = nullptr; });
+  EXPECT_EQ(disk->Wait(newer.io), IoStatus::kOk) << "at a later try";
+}
+
+// The engine is killed by copies of its log and of what the target knows.
+TEST_F(NvmfReservation, WhatAKilledEngineLeftIsProvedOverForTheNextOne) {
+  const LogFile log;
+  LogFile left;
+  ReservationTarget known;
+  {
+    NvmfOptions options = Options();
+    options.doubt_log = log.Duplicate();
+    rig_.Open(std::move(options));
+    ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
+    auto disk = rig_.Channel();
+    rig_.target.faults.mute_writes = true;
+    const uint32_t before = rig_.target.counts.io_commands;
+    OneWrite write(8192, 4096, 1);
+    write.Start(*disk);
+    rig_.Until([&] { return rig_.target.counts.io_commands > before; });
+    left = log.Copy();
+    rig_.target.Reservations([&](const ReservationTarget& reservations) { known = reservations; });
+    rig_.target.faults.mute_writes = false;
+    rig_.target.CutAll();
+    EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+    disk.reset();
+    rig_.Close();
+    rig_.pipeline.reset();
+  }
+  rig_.target.Reservations([&](ReservationTarget& reservations) { reservations = known; });
+  ASSERT_EQ(left.Found()->size(), 1U);
+  NvmfOptions options = Options();
+  options.doubt_log = left.Duplicate();
+  rig_.Open(std::move(options));
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
+  auto disk = rig_.Channel();
+  OneWrite newer(8192 + 2048, 4096, 2);
+  newer.Start(*disk);
+  EXPECT_EQ(disk->Wait(newer.io), IoStatus::kOk);
+  rig_.Until([&] { return Registered() == 1 && left.Found()->empty(); });
+}
+
+// As in an upgrade.
+TEST_F(NvmfReservation, AnEngineThatStandsByShutsNobodyOutBeforeTheDiskIsItsOwn) {
+  Open();
+  auto disk = rig_.Channel();
+  auto standby = rig_.TryOpen(Options());
+  ASSERT_TRUE(standby.ok()) << standby.error().message;
+  auto next = block::Pipeline::Make(std::move(standby).value(), block::AccessMode::kReadWrite).value();
+  EXPECT_EQ(Registered(), 2U);
+  rig_.ForSomeTurns();
+  OneWrite write(0, 4096, 1);
+  write.Start(*disk);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  EXPECT_EQ(Registered(), 2U);
+  disk.reset();
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
+  ASSERT_TRUE(rig_.Await(next->Acquire()).ok());
+  rig_.Until([&] { return Registered() == 1; });
+  {
+    TestDisk taken(*next, *rig_.io[0], [this] { rig_.Turn(); });
+    OneWrite other(0, 4096, 2);
+    other.Start(taken);
+    EXPECT_EQ(taken.Wait(other.io), IoStatus::kOk);
+  }
+  EXPECT_TRUE(rig_.Await(next->Close()).ok());
+  EXPECT_EQ(rig_.target.counts.conflicts, 0U);
+}
+
+TEST_F(NvmfReservation, ADiskWithoutReservationsAtItsTargetIsRefusedByName) {
+  NvmfRig plain;
+  NvmfOptions options = plain.Options();
+  options.reservation_family = kFamily;
+  const auto opened = plain.TryOpen(std::move(options));
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code, ErrorCode::kUnimplemented);
+  EXPECT_NE(opened.error().message.find("RESCAP"), std::string::npos) << opened.error().message;
+}
+
+}  // namespace
+}  // namespace cleat::modules::nvmf_reservation_test
