@@ -149,7 +149,8 @@ Result<ApplyHostCall::Host> ApplyHostCall::PresentHost() {
       host.clusters[resource.cluster().name()] = {resource.cluster().etag(),
                                                   resource.cluster().spec().has_wrapped_key()};
     if (resource.has_subsystem())
-      host.subsystems[resource.subsystem().name()] = {resource.subsystem().etag()};
+      host.subsystems[resource.subsystem().name()] = {resource.subsystem().etag(),
+                                                      !WrappedKeysIn(resource.subsystem().spec()).empty()};
     if (resource.has_group()) host.groups[resource.group().name()] = {resource.group().etag()};
     if (resource.has_controller() && resource.controller().status().state() != v1::CONTROLLER_STATE_DELETING)
       host.controllers[resource.controller().name()] = {resource.controller().etag()};
@@ -308,10 +309,12 @@ void ApplyHostCall::ApplyCluster(const v1::Cluster& cluster) {
 void ApplyHostCall::ApplySubsystem(const v1::Subsystem& subsystem) {
   const std::string& name = subsystem.name();
   const std::string id = *ParseSubsystemName(name);
-  const auto spec = CompleteSubsystemSpec(id, subsystem.spec());
+  const auto spec = CompleteSubsystemSpec(id, WithoutKey(subsystem.spec()));
   if (!spec.ok()) return ReportFailed(name, spec.error());
   if (auto labels = CheckLabels(name, subsystem.labels()); !labels.ok())
     return ReportFailed(name, labels.error());
+  const auto same_secrets = state_.subsystems().AreSameSecrets(id, subsystem.spec());
+  if (!same_secrets.ok()) return ReportFailed(name, same_secrets.error());
   v1::GetSubsystemRequest get;
   get.set_name(name);
   const auto present = state_.subsystems().Get(get);
@@ -322,26 +325,30 @@ void ApplyHostCall::ApplySubsystem(const v1::Subsystem& subsystem) {
     request.set_subsystem_id(id);
     *request.mutable_subsystem() = subsystem;
     const auto made = RetryWhileBusy([&] { return state_.subsystems().Create(request); });
+    WipePlainKey(request.mutable_subsystem()->mutable_spec());
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
   }
   v1::UpdateSubsystemRequest update;
   *update.mutable_subsystem() = subsystem;
   update.mutable_subsystem()->clear_etag();
-  if (!SameSpec(present->spec(), WithHostOf(present->spec(), *spec)))
+  const v1::SubsystemSpec now = WithoutKey(present->spec());
+  if (!*same_secrets || !SameSpec(now, WithHostOf(now, *spec)))
     update.mutable_update_mask()->add_paths("spec");
   if (LabelsOf(subsystem.labels()) != LabelsOf(present->labels()))
     update.mutable_update_mask()->add_paths("labels");
-  if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
-  if (dry_run_) {
-    const Status possible = state_.subsystems().CheckUpdate(update, removed_);
-    const bool waits = !possible.ok() && IsBusy(possible.error());
-    return possible.ok() || waits ? Report(name, v1::APPLY_ACTION_UPDATED)
-                                  : ReportFailed(name, possible.error());
+  const bool unchanged = update.update_mask().paths().empty();
+  Status done = Ok{};
+  if (!unchanged && dry_run_) {
+    done = state_.subsystems().CheckUpdate(update, removed_);
+    if (!done.ok() && IsBusy(done.error())) done = Ok{};  // the call itself would wait
+  } else if (!unchanged) {
+    const auto updated = RetryWhileBusy([&] { return state_.subsystems().Update(update); });
+    if (!updated.ok()) done = updated.error();
   }
-  const auto updated = RetryWhileBusy([&] { return state_.subsystems().Update(update); });
-  if (!updated.ok()) return ReportFailed(name, updated.error());
-  Report(name, v1::APPLY_ACTION_UPDATED);
+  WipePlainKey(update.mutable_subsystem()->mutable_spec());
+  if (!done.ok()) return ReportFailed(name, done.error());
+  Report(name, unchanged ? v1::APPLY_ACTION_UNCHANGED : v1::APPLY_ACTION_UPDATED);
 }
 
 void ApplyHostCall::ApplyDisk(const v1::Disk& disk) {

@@ -5,7 +5,11 @@
 
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "control/api/apply_host.h"
 #include "control/backup/store_restore.h"
@@ -20,37 +24,44 @@ namespace {
 constexpr std::chrono::milliseconds kWatchTurn{500};
 constexpr size_t kBackupPieceBytes = size_t{1024} * 1024;
 
-// The disks and clusters of a request that have a plain key: refused when it came over the network, overwritten when the call is
-// over. The request is gRPC's own, made for this call, and const only by the signature.
+// The objects of a request that have a plain key: refused when it came over the network, overwritten when the call is over. The request
+// is gRPC's own, made for this call, and const only by the signature.
 class PlainKeys {
  public:
   PlainKeys() = default;
-  explicit PlainKeys(v1::Disk* disk) { Add(disk); }
-  explicit PlainKeys(v1::Cluster* cluster) { Add(cluster); }
+  template <typename Object>
+  explicit PlainKeys(Object* object) {
+    Add(object);
+  }
   ~PlainKeys() {
-    for (v1::Cluster* cluster : clusters_) WipePlainKey(cluster->mutable_spec());
-    for (v1::Disk* disk : disks_) WipePlainKey(disk->mutable_spec());
+    for (const auto& wipe : wipes_) wipe();
   }
   PlainKeys(const PlainKeys&) = delete;
   PlainKeys& operator=(const PlainKeys&) = delete;
 
-  void Add(v1::Disk* disk) {
-    if (disk->spec().encryption().has_plain_key()) disks_.push_back(disk);
+  // A disk, cluster or subsystem.
+  template <typename Object>
+  void Add(Object* object) {
+    std::string field = PlainKeyIn(object->spec());
+    if (field.empty()) return;
+    if (field_.empty()) field_ = std::move(field);
+    wipes_.emplace_back([object] { WipePlainKey(object->mutable_spec()); });
   }
-  void Add(v1::Cluster* cluster) {
-    if (cluster->spec().has_plain_key()) clusters_.push_back(cluster);
+  template <typename Objects>
+  void AddAll(Objects* objects) {
+    for (auto& object : *objects) Add(&object);
   }
   Status Check(const Caller& caller) const {
-    if ((disks_.empty() && clusters_.empty()) || caller.kind == Caller::Kind::kLocal) return Ok{};
+    if (field_.empty() || caller.kind == Caller::Kind::kLocal) return Ok{};
     return Refuse(v1::REASON_PLAIN_KEY_NOT_LOCAL,
                   "a plain key is only taken over the unix socket: send it there, or wrap it under cleatd's "
                   "key-encryption key. It has been on the network: don't use it any more",
-                  {{"field", disks_.empty() ? "spec.plain_key" : "spec.encryption.plain_key"}});
+                  {{"field", field_}});
   }
 
  private:
-  std::vector<v1::Disk*> disks_;
-  std::vector<v1::Cluster*> clusters_;
+  std::string field_;  // of the first
+  std::vector<std::function<void()>> wipes_;
 };
 
 // What it will be called, as far as the request says.
@@ -201,8 +212,12 @@ grpc::Status Service::DeleteCluster(grpc::ServerContext* context, const v1::Dele
 grpc::Status Service::CreateSubsystem(grpc::ServerContext* context, const v1::CreateSubsystemRequest* request,
                                       v1::Subsystem* reply) {
   static constexpr Method kMethod{"CreateSubsystem", Role::kAttach, true};
+  const PlainKeys keys(const_cast<v1::CreateSubsystemRequest*>(request)->mutable_subsystem());
   return guard_.Handle(*context, kMethod, SubsystemName(request->subsystem_id()), reply,
-                       [&] { return state_.subsystems().Create(*request); });
+                       [&](const Caller& caller) -> Result<v1::Subsystem> {
+                         CLEAT_TRY(keys.Check(caller));
+                         return state_.subsystems().Create(*request);
+                       });
 }
 
 grpc::Status Service::GetSubsystem(grpc::ServerContext* context, const v1::GetSubsystemRequest* request,
@@ -222,8 +237,12 @@ grpc::Status Service::ListSubsystems(grpc::ServerContext* context, const v1::Lis
 grpc::Status Service::UpdateSubsystem(grpc::ServerContext* context, const v1::UpdateSubsystemRequest* request,
                                       v1::Subsystem* reply) {
   static constexpr Method kMethod{"UpdateSubsystem", Role::kAttach, true};
+  const PlainKeys keys(const_cast<v1::UpdateSubsystemRequest*>(request)->mutable_subsystem());
   return guard_.Handle(*context, kMethod, request->subsystem().name(), reply,
-                       [&] { return state_.subsystems().Update(*request); });
+                       [&](const Caller& caller) -> Result<v1::Subsystem> {
+                         CLEAT_TRY(keys.Check(caller));
+                         return state_.subsystems().Update(*request);
+                       });
 }
 
 grpc::Status Service::DeleteSubsystem(grpc::ServerContext* context, const v1::DeleteSubsystemRequest* request,
@@ -408,9 +427,10 @@ grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHos
   static constexpr Method kExact{"ApplyHost(EXACT)", Role::kAdmin, true};
   const Method& method = request->mode() == v1::APPLY_MODE_EXACT ? kExact : kAdd;
   PlainKeys keys;
-  for (v1::Disk& disk : *const_cast<v1::ApplyHostRequest*>(request)->mutable_disks()) keys.Add(&disk);
-  for (v1::Cluster& cluster : *const_cast<v1::ApplyHostRequest*>(request)->mutable_clusters())
-    keys.Add(&cluster);
+  auto& given = *const_cast<v1::ApplyHostRequest*>(request);
+  keys.AddAll(given.mutable_disks());
+  keys.AddAll(given.mutable_clusters());
+  keys.AddAll(given.mutable_subsystems());
   return guard_.Handle(
       *context, method, request->dry_run() ? "dry run" : "host", reply,
       [&](const Caller& caller) -> Result<v1::ApplyHostResponse> {

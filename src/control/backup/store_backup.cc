@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "control/store/sqlite_row.h"
+#include "control/validate/spec_secrets.h"
 
 namespace cleat::control {
 namespace {
@@ -87,28 +88,28 @@ Status CheckCopy(TemporaryDatabase& copy) {
       fmt::format("store: its copy is damaged ({}): look at the host's storage and memory", verdict));
 }
 
+// `sql` asks for specs of that kind; adds what their keys are wrapped under.
+template <typename Spec>
+Status AddKeks(TemporaryDatabase& copy, const char* sql, std::set<std::string>& keks) {
+  return copy.Read(sql, [&](SqlRun& run) {
+    Spec spec;
+    if (!spec.ParseFromString(run.Bytes(0))) return;
+    for (const v1::WrappedKey* const key : WrappedKeysIn(spec)) keks.insert(key->key_encryption_key());
+  });
+}
+
 Status DescribeCopy(TemporaryDatabase& copy, v1::StoreInfo& info) {
   std::set<std::string> keks;
-  const auto disk_key = [&](SqlRun& run) {
-    v1::DiskSpec spec;
-    if (spec.ParseFromString(run.Bytes(0)) && spec.has_encryption())
-      keks.insert(spec.encryption().wrapped_key().key_encryption_key());
-  };
-  const auto cluster_key = [&](SqlRun& run) {
-    v1::ClusterSpec spec;
-    if (spec.ParseFromString(run.Bytes(0)) && spec.has_wrapped_key())
-      keks.insert(spec.wrapped_key().key_encryption_key());
-  };
   const auto numbers = [&](SqlRun& run) {
     info.set_schema(static_cast<uint32_t>(run.Number(0)));
     info.set_disks(static_cast<uint32_t>(run.Number(1)));
     info.set_deleted_disks(static_cast<uint32_t>(run.Number(2)));
     info.set_controllers(static_cast<uint32_t>(run.Number(3)));
   };
-  if (auto status = copy.Read("SELECT spec FROM disks UNION ALL SELECT spec FROM deleted_disks", disk_key);
-      !status.ok())
-    return status;
-  CLEAT_TRY(copy.Read("SELECT spec FROM clusters", cluster_key));
+  CLEAT_TRY(
+      AddKeks<v1::DiskSpec>(copy, "SELECT spec FROM disks UNION ALL SELECT spec FROM deleted_disks", keks));
+  CLEAT_TRY(AddKeks<v1::ClusterSpec>(copy, "SELECT spec FROM clusters", keks));
+  CLEAT_TRY(AddKeks<v1::SubsystemSpec>(copy, "SELECT spec FROM subsystems", keks));
   for (const std::string& kek : keks) info.add_key_encryption_keys(kek);
   info.mutable_time()->set_seconds(static_cast<int64_t>(SecondsSince1970()));
   return copy.Read(

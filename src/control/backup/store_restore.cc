@@ -83,14 +83,14 @@ struct Host {
   Contents kept;  // deleted disks
   Contents controllers;
   Contents attachments;
-  std::set<std::string> keys;                  // wrapped, of all of them
-  std::map<std::string, std::string> keys_of;  // names with a '+' before those of kept disks
+  std::set<std::string> keys;                       // wrapped, of all of them
+  std::multimap<std::string, std::string> keys_of;  // names with a '+' before those of kept disks
 };
 
 void ExtractKey(Host& host, const std::string& name, const std::string& key) {
   if (key.empty()) return;
   host.keys.insert(key);
-  host.keys_of[name] = key;
+  host.keys_of.emplace(name, key);
 }
 
 // A key may have been wrapped anew meanwhile, so a disk's goes by the disk.
@@ -111,8 +111,11 @@ Host HostOf(const Rows& rows) {
     host.clusters[ClusterName(row.id)] = Bytes(spec, row.labels, row.spec_revision);
     ExtractKey(host, ClusterName(row.id), WrappedKeyOf(row));
   }
-  for (const SubsystemRow& row : rows.subsystems)
+  for (const SubsystemRow& row : rows.subsystems) {
     host.subsystems[SubsystemName(row.id)] = Bytes(row.spec, row.labels, row.revision);
+    for (const v1::WrappedKey* const key : WrappedKeysIn(row.spec))
+      ExtractKey(host, SubsystemName(row.id), fmt::format("subsystem {} {}", row.id, key->data()));
+  }
   for (const PoolRow& row : rows.pools)
     host.pools[PoolName(row.id)] = Bytes(row.spec, row.labels, row.revision);
   for (const GroupRow& row : rows.groups)
@@ -177,8 +180,9 @@ class Planner {
     change.set_kept(name.front() == '+');
     change.set_name(change.kept() ? name.substr(1, name.find(' ') - 1) : name);
     change.set_action(action);
-    const auto key = present_.keys_of.find(name);
-    change.set_loses_key(key != present_.keys_of.end() && !restored_.keys.contains(key->second));
+    const auto [first, last] = present_.keys_of.equal_range(name);
+    change.set_loses_key(
+        std::any_of(first, last, [this](const auto& key) { return !restored_.keys.contains(key.second); }));
   }
 
   const Host& present_;

@@ -106,6 +106,11 @@ engine::v1::Controller ToEngine(const ControllerRow& row, uint32_t protocol) {
 
 namespace {
 
+void Put(const v1::Secret& secret, engine::v1::WrappedSecret* told) {
+  told->set_key_encryption_key(secret.wrapped_key().key_encryption_key());
+  told->set_data(secret.wrapped_key().data());
+}
+
 // What PutBackend knows nothing of: the subsystem itself.
 void Put(const v1::SubsystemSpec& spec, engine::v1::NvmeTcpBackend& nvme) {
   nvme.set_nqn(spec.nqn());
@@ -115,6 +120,9 @@ void Put(const v1::SubsystemSpec& spec, engine::v1::NvmeTcpBackend& nvme) {
   if (spec.header_digest()) nvme.set_header_digest(true);
   if (spec.data_digest()) nvme.set_data_digest(true);
   nvme.set_keep_alive_ms(spec.keep_alive_ms());
+  if (spec.has_dhchap_secret()) Put(spec.dhchap_secret(), nvme.mutable_dhchap_secret());
+  if (spec.has_dhchap_ctrl_secret()) Put(spec.dhchap_ctrl_secret(), nvme.mutable_dhchap_ctrl_secret());
+  if (spec.has_tls_psk()) Put(spec.tls_psk(), nvme.mutable_tls_psk());
 }
 
 }  // namespace

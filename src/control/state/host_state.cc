@@ -177,6 +177,7 @@ size_t HostState::waiting_changes() {
 Status HostState::RewrapKeys() {
   if (keys_.keyring() == nullptr) return Ok{};
   CLEAT_TRY(clusters_.RewrapKeys());
+  CLEAT_TRY(subsystems_.RewrapKeys());
   return disk_keys_.RewrapKeys();
 }
 

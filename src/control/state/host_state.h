@@ -150,7 +150,7 @@ class HostState {
   const KeepDeleted keep_;
   SpecKeys keys_;
   Clusters clusters_{core_, keys_};
-  Subsystems subsystems_{core_, HostUid()};
+  Subsystems subsystems_{core_, keys_, HostUid()};
   RemoteStorage remote_storage_{clusters_, subsystems_};
   PoolSignals pool_signals_;
   Pools pools_{core_, pool_signals_, [this](const auto& drive) { return storages_.DisksWith(drive); }};

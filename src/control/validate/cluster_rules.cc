@@ -8,7 +8,6 @@
 #include "control/model/names.h"
 #include "control/model/reasons.h"
 #include "control/validate/spec_rules.h"
-#include "keys/secret.h"
 
 namespace cleat::control {
 namespace {
@@ -83,18 +82,6 @@ Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec) {
                                "(over the unix socket) or wrapped_key",
                                cluster),
                    {{"field", "spec.key"}});
-}
-
-v1::ClusterSpec WithoutKey(v1::ClusterSpec spec) {
-  WipePlainKey(&spec);
-  spec.clear_key();
-  return spec;
-}
-
-void WipePlainKey(v1::ClusterSpec* spec) {
-  if (!spec->has_plain_key()) return;
-  keys::Wipe(*spec->mutable_plain_key());
-  spec->clear_plain_key();
 }
 
 }  // namespace cleat::control

@@ -14,7 +14,6 @@
 #include "control/model/names.h"
 #include "control/model/reasons.h"
 #include "control/validate/backends.h"
-#include "keys/secret.h"
 
 namespace cleat::control {
 namespace {
@@ -138,18 +137,6 @@ Status CompleteEncryption(std::string_view disk, uint32_t logical_block_bytes, v
 v1::DiskSpec AsDeclared(v1::DiskSpec spec) {
   if (spec.has_pool()) spec.mutable_pool()->clear_extents();
   return WithoutKey(std::move(spec));
-}
-
-v1::DiskSpec WithoutKey(v1::DiskSpec spec) {
-  WipePlainKey(&spec);
-  if (spec.has_encryption()) spec.mutable_encryption()->clear_wrapped_key();
-  return spec;
-}
-
-void WipePlainKey(v1::DiskSpec* spec) {
-  if (!spec->encryption().has_plain_key()) return;
-  keys::Wipe(*spec->mutable_encryption()->mutable_plain_key());
-  spec->mutable_encryption()->clear_plain_key();
 }
 
 Result<std::string> CompletePath(std::string_view resource, std::string_view field, std::string_view path,

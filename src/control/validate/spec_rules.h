@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/model/model.h"
+#include "control/validate/spec_secrets.h"
 
 namespace cleat::control {
 
@@ -24,8 +25,10 @@ inline bool HasSettings(const v1::DiskSpec& spec) {
 Result<v1::ClusterSpec> CompleteClusterSpec(std::string_view id, v1::ClusterSpec spec);
 // Whether it can log in: with monitors alone there must be a key.
 Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec);
-// Without who this host is, when the spec does not say.
+// Without who this host is, when the spec does not say. `spec` has no secrets any more.
 Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::SubsystemSpec spec);
+// Whether its secrets go together, once all are there.
+Status CheckSubsystemSecrets(std::string_view subsystem, const v1::SubsystemSpec& spec);
 // The spec, with who this host is in `present` where it does not say itself.
 v1::SubsystemSpec WithHostOf(const v1::SubsystemSpec& present, v1::SubsystemSpec spec);
 Result<v1::GroupSpec> CompleteGroupSpec(std::string_view id, v1::GroupSpec spec);
@@ -42,14 +45,8 @@ Result<Labels> CheckLabels(std::string_view resource,
 // one way to say the same.
 Status CompleteLimits(std::string_view resource, v1::Limits* limits);
 
-// Without anything of its disk key: to be shown, and compared.
-v1::DiskSpec WithoutKey(v1::DiskSpec spec);
 // What callers say of it, but for the key: to be compared.
 v1::DiskSpec AsDeclared(v1::DiskSpec spec);
-v1::ClusterSpec WithoutKey(v1::ClusterSpec spec);
-// Overwrites a plain key in it, if there is one, and takes it out.
-void WipePlainKey(v1::DiskSpec* spec);
-void WipePlainKey(v1::ClusterSpec* spec);
 
 // A locally assigned NAA name (SPC-5, 7.7.6.6.5) made from a disk's id alone: "0x3...".
 std::string DefaultWwn(std::string_view disk_id);

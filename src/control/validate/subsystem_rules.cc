@@ -86,6 +86,16 @@ Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::Subsyst
       fmt::format("is {}: it must be {} to {}", spec.keep_alive_ms(), kKeepAliveMsMin, kKeepAliveMsMax));
 }
 
+Status CheckSubsystemSecrets(std::string_view subsystem, const v1::SubsystemSpec& spec) {
+  if (!spec.has_dhchap_ctrl_secret() || spec.has_dhchap_secret()) return Ok{};
+  return RefuseFor(
+      subsystem, v1::REASON_KEY_INVALID,
+      fmt::format("{}: dhchap_ctrl_secret is there without dhchap_secret: a subsystem proves itself "
+                  "only to a host that does so too. Give both, or remove both",
+                  subsystem),
+      {{"field", "spec.dhchap_ctrl_secret"}});
+}
+
 v1::SubsystemSpec WithHostOf(const v1::SubsystemSpec& present, v1::SubsystemSpec spec) {
   if (!spec.host_id().empty()) return spec;
   spec.set_host_nqn(present.host_nqn());

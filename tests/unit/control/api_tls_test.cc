@@ -255,6 +255,46 @@ TEST_F(TlsTest, AClustersKeyIsTakenOverTheUnixSocketOnly) {
   EXPECT_EQ(ReadAll(options_.audit_log).find(kKey), std::string::npos);
 }
 
+TEST_F(TlsTest, ASubsystemsSecretsAreTakenOverTheUnixSocketOnly) {
+  ASSERT_TRUE(options_.grants.Add("admin=cert:boss.example").ok());
+  ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", "boss.example", "boss"));
+  Start();
+  const v1::CreateSubsystemRequest request = SecretSubsystem("array");
+  v1::UpdateSubsystemRequest update = Update(request);
+  v1::ApplyHostRequest host;
+  *host.add_subsystems() = update.subsystem();
+  v1::Subsystem subsystem;
+  const auto create = [&](v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    return stub.CreateSubsystem(&context, request, &subsystem);
+  };
+  const auto change = [&](v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    return stub.UpdateSubsystem(&context, update, &subsystem);
+  };
+  const auto apply = [&](v1::Cleat::Stub& stub) {
+    grpc::ClientContext context;
+    v1::ApplyHostResponse response;
+    return stub.ApplyHost(&context, host, &response);
+  };
+  const auto network = Dial("boss");
+  const auto local = v1::Cleat::NewStub(
+      grpc::CreateChannel("unix:" + options_.api_socket, grpc::InsecureChannelCredentials()));
+  for (const auto& call :
+       std::initializer_list<std::function<grpc::Status(v1::Cleat::Stub&)>>{create, change, apply}) {
+    EXPECT_EQ(ReasonIn(call(*network)), "PLAIN_KEY_NOT_LOCAL");
+  }
+  EXPECT_TRUE(create(*local).ok());
+  EXPECT_TRUE(change(*local).ok());
+  EXPECT_TRUE(apply(*local).ok());
+  EXPECT_EQ(subsystem.SerializeAsString().find(kChapSecret), std::string::npos);
+  // What an answer shows is as good as a declaration, also from afar.
+  *host.mutable_subsystems(0) = subsystem;
+  EXPECT_TRUE(apply(*network).ok());
+  daemon_.reset();
+  EXPECT_EQ(ReadAll(options_.audit_log).find(kChapSecret), std::string::npos);
+}
+
 TEST_F(TlsTest, WithoutACertificateOfTheCaNobodyGetsIn) {
   ASSERT_TRUE(options_.grants.Add("admin=cert:boss.example").ok());
   ASSERT_NO_FATAL_FAILURE(MakeCa("other"));

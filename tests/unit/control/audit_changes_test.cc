@@ -307,6 +307,32 @@ TEST_F(AuditChangesTest, KeysAreLeftOutWhereverTheyAre) {
   EXPECT_THAT(JsonWithoutKeys(host), Not(HasSubstr(kCephKey))) << "of repeated messages, too";
 }
 
+TEST_F(AuditChangesTest, ASubsystemsSecretsAreSetChangedAndRemovedWithoutBeingShown) {
+  Start();
+  const auto record = [&](const std::string& id, const std::function<void(v1::SubsystemSpec&)>& change) {
+    v1::ApplyHostRequest host;
+    *host.add_subsystems() = NewSubsystem("array").subsystem();
+    host.mutable_subsystems(0)->set_name("subsystems/array");
+    change(*host.mutable_subsystems(0)->mutable_spec());
+    const std::vector<Record> records = Apply(host, id);
+    EXPECT_TRUE(status_.ok() && applied_.complete()) << applied_.ShortDebugString();
+    return records.front().line;
+  };
+  const auto chap = [](const char* secret) {
+    return [secret](v1::SubsystemSpec& spec) { spec.mutable_dhchap_secret()->set_plain_key(secret); };
+  };
+  EXPECT_THAT(record("set", chap(kChapSecret)), HasSubstr(R"-("key":"(set)")-"));
+  EXPECT_THAT(record("again", chap(kOtherChapSecret)), HasSubstr(R"-("key":"(changed)")-"));
+  EXPECT_THAT(record("gone", [](auto& spec) { spec.mutable_dhchap_secret(); }),
+              HasSubstr(R"-("key":"(removed)")-"));
+  const std::string log = ReadAll(options_.audit_log);
+  for (const std::string secret : {kChapSecret, kOtherChapSecret}) {
+    EXPECT_THAT(log, Not(HasSubstr(secret.substr(10, 16))));
+    EXPECT_THAT(log, Not(HasSubstr(Base64(secret).substr(0, 16))));
+  }
+  EXPECT_THAT(log, HasSubstr("dhchap_secret"));
+}
+
 // ---- Records that are required
 
 TEST_F(AuditChangesTest, IntentsOfEachObjectComeBeforeTheirOutcomes) {

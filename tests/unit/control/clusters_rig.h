@@ -5,15 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "keys/ceph_key.h"
-#include "reconciler_rig.h"
+#include "keys_rig.h"
 #include "requests.h"
 
 namespace cleat::control {
@@ -57,36 +53,9 @@ inline v1::DeleteClusterRequest DeleteCluster(const std::string& id) {
   return request;
 }
 
-class ClustersRig : public ReconcilerRig {
+class ClustersRig : public KeysRig {
  protected:
   static constexpr std::chrono::seconds kWaitMax{60};  // for what can only fail
-
-  ClustersRig() {
-    WriteKek("kek", '1');
-    Restart();
-  }
-
-  void WriteKek(const std::string& name, char digit) {
-    std::filesystem::remove(dir_ / name);
-    std::ofstream(dir_ / name) << std::string(64, digit) << "\n";
-    std::filesystem::permissions(dir_ / name, std::filesystem::perms::owner_read);
-  }
-
-  void Restart(std::vector<std::string> keks = {"kek"}) {
-    for (std::string& path : keks) path = dir_ / path;
-    auto keyring = std::make_unique<keys::Keyring>();
-    ASSERT_TRUE(keyring->SetFiles(keks).ok());
-    engine_.Disconnect();
-    Stop();
-    Start(std::move(keyring));
-  }
-
-  Result<v1::WaitResponse> WaitFor(const std::string& name) {
-    v1::WaitRequest request;
-    request.set_name(name);
-    request.mutable_timeout()->set_seconds(60);
-    return state_->waits().Wait(request, [] { return false; });
-  }
 
   static bool HasPassed(std::chrono::steady_clock::time_point deadline, const std::string& what) {
     if (std::chrono::steady_clock::now() < deadline) return false;

@@ -63,15 +63,7 @@ TEST_F(ClustersTest, TheKeyIsKeptWrappedAndNeverShown) {
             v1::REASON_CONTENT_DIFFERS);
   EXPECT_TRUE(state_->clusters().Create(NewCluster("ceph", "")).ok()) << "without a key: the present one";
   Restart();
-  const std::string raw = [&] {
-    std::string all;
-    for (const auto& file : std::filesystem::directory_iterator(dir_.path())) {
-      if (!file.is_regular_file()) continue;
-      std::ifstream in(file.path(), std::ios::binary);
-      all.append(std::istreambuf_iterator<char>(in), {});
-    }
-    return all;
-  }();
+  const std::string raw = RawFiles();
   EXPECT_EQ(raw.find(std::string("@ABCDEFGHIJKLMNO")), std::string::npos) << "the secret is in the store";
   EXPECT_EQ(raw.find("QEFCQ0RFRkdI"), std::string::npos);
   v1::GetClusterRequest get;

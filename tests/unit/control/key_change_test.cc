@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A key-encryption key changes while disks and clusters are on their way into the store: afterwards nothing there is under the former one,
-// which its operator then drops.
+// A key-encryption key changes while disks, clusters and subsystems are on their way into the store: afterwards nothing there is under
+// the former one, which its operator then drops.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -92,7 +92,7 @@ class KeyChangeTest : public testing::Test {
     writer.join();
     waiter.join();
   }
-  // The key changes while `change` is being synced, and all of that kind, disks or clusters, are wrapped anew.
+  // The key changes while `change` is being synced, and all of that kind, disks, clusters or subsystems, are wrapped anew.
   template <typename Kind>
   void RewrapWhileWriting(Kind& kind, const std::function<bool()>& change) {
     HeldSyncs syncs;
@@ -117,6 +117,11 @@ class KeyChangeTest : public testing::Test {
   }
   bool IsClusterCurrent(const std::string& id) {
     return IsCurrent(state_->clusters().Row(id)->spec.wrapped_key());
+  }
+  bool IsSubsystemCurrent(const std::string& id) {
+    v1::GetSubsystemRequest request;
+    request.set_name(SubsystemName(id));
+    return IsCurrent(state_->subsystems().Get(request)->spec().dhchap_secret().wrapped_key());
   }
   bool Undelete(const std::string& id) {
     v1::UndeleteDiskRequest request;
@@ -153,6 +158,24 @@ TEST_F(KeyChangeTest, AClusterThatGetsAnotherKeyAfterAnotherUpdate) {
   EXPECT_TRUE(IsClusterCurrent("ceph"));
 }
 
+TEST_F(KeyChangeTest, ASubsystemThatWaitedForAnother) {
+  ChangeKeyWhileWaiting([&] { return state_->subsystems().Create(SecretSubsystem("first")).ok(); },
+                        [&] { return state_->subsystems().Create(SecretSubsystem("second")).ok(); });
+  EXPECT_TRUE(IsSubsystemCurrent("second"));
+}
+
+TEST_F(KeyChangeTest, ASubsystemThatGetsAnotherSecretAfterAnotherUpdate) {
+  ASSERT_TRUE(state_->subsystems().Create(SecretSubsystem("s")).ok());
+  auto moved = SecretSubsystem("s");
+  moved.mutable_subsystem()->mutable_spec()->set_addresses(0, "10.0.0.2");
+  ChangeKeyWhileWaiting(
+      [&] { return state_->subsystems().Update(control::Update(moved)).ok(); },
+      [&] {
+        return state_->subsystems().Update(control::Update(SecretSubsystem("s", kOtherChapSecret))).ok();
+      });
+  EXPECT_TRUE(IsSubsystemCurrent("s"));
+}
+
 // ---- What is being written is wrapped anew with the others ----
 
 TEST_F(KeyChangeTest, ADiskThatIsBeingCreated) {
@@ -179,6 +202,14 @@ TEST_F(KeyChangeTest, AClusterThatIsBeingCreated) {
   RewrapWhileWriting(state_->clusters(), [&] { return state_->clusters().Create(NewCluster("k")).ok(); });
   EXPECT_TRUE(IsClusterCurrent("k"));
   EXPECT_TRUE(IsClusterCurrent("ceph"));
+}
+
+TEST_F(KeyChangeTest, ASubsystemThatIsBeingCreated) {
+  ASSERT_TRUE(state_->subsystems().Create(SecretSubsystem("before")).ok());
+  RewrapWhileWriting(state_->subsystems(),
+                     [&] { return state_->subsystems().Create(SecretSubsystem("s")).ok(); });
+  EXPECT_TRUE(IsSubsystemCurrent("s"));
+  EXPECT_TRUE(IsSubsystemCurrent("before"));
 }
 
 }  // namespace

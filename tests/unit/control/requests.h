@@ -42,6 +42,27 @@ inline v1::CreateSubsystemRequest NewSubsystem(const std::string& id,
   return request;
 }
 
+// Secrets made by nobody.
+inline constexpr char kChapSecret[] = "DHHC-1:01:QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl9YjiZe:";
+inline constexpr char kOtherChapSecret[] = "DHHC-1:00:YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8x9qY5:";
+inline constexpr char kTlsPsk[] = "NVMeTLSkey-1:01:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
+
+// A subsystem that this host proves itself to.
+inline v1::CreateSubsystemRequest SecretSubsystem(const std::string& id,
+                                                  const std::string& secret = kChapSecret) {
+  v1::CreateSubsystemRequest request = NewSubsystem(id, "nqn.2014-08.org.example:" + id);
+  request.mutable_subsystem()->mutable_spec()->mutable_dhchap_secret()->set_plain_key(secret);
+  return request;
+}
+
+inline v1::UpdateSubsystemRequest Update(const v1::CreateSubsystemRequest& wanted) {
+  v1::UpdateSubsystemRequest request;
+  request.mutable_subsystem()->set_name("subsystems/" + wanted.subsystem_id());
+  *request.mutable_subsystem()->mutable_spec() = wanted.subsystem().spec();
+  request.mutable_update_mask()->add_paths("spec");
+  return request;
+}
+
 inline v1::CreateDiskRequest NvmeDisk(const std::string& id,
                                       const std::string& uuid = "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11",
                                       const std::string& subsystem = "subsystems/array") {

@@ -79,6 +79,21 @@ TEST_F(StoreBackupTest, ABackupHasAllThatWasAcknowledgedAndCleatdStartsFromIt) {
   EXPECT_EQ(state().kept_disks().Count(), 1U);
 }
 
+TEST_F(StoreBackupTest, ASubsystemsSecretsAreInItWrapped) {
+  const auto made = state().subsystems().Create(SecretSubsystem("array"));
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  const std::string file = dir_ / "backup.db";
+  ASSERT_EQ(Ctl("store backup " + file), 0) << said_;
+  const std::string kek = made->spec().dhchap_secret().wrapped_key().key_encryption_key();
+  EXPECT_NE(said_.find(kek), std::string::npos) << said_;
+  EXPECT_EQ(ReadAll(file).find(std::string(kChapSecret).substr(10, 16)), std::string::npos);
+  v1::DeleteSubsystemRequest gone;
+  gone.set_name("subsystems/array");
+  ASSERT_TRUE(state().subsystems().Delete(gone).ok());
+  PutInPlace(file);
+  EXPECT_EQ(state().subsystems().Create(SecretSubsystem("array"))->etag(), made->etag()) << "with its secret";
+}
+
 TEST_F(StoreBackupTest, WhatWasMadeSinceIsNewerToACleatdThatStartsFromABackup) {
   ASSERT_TRUE(state().disks().Create(NullDisk("a")).ok());
   const std::string file = dir_ / "backup.db";

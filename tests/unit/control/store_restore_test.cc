@@ -310,6 +310,18 @@ TEST_F(StoreRestoreRefusals, WhoseKeysNobodyCanOpen) {
   Refused(backup_, v1::REASON_KEY_UNKNOWN, "disks/secret");
 }
 
+TEST_F(StoreRestoreRefusals, WhoseSecretsNobodyCanOpen) {
+  ASSERT_TRUE(state().subsystems().Create(SecretSubsystem("array")).ok());
+  backup_ = BytesOfBackup(state());
+  WriteAll(options_.state_dir + "/kek", std::string(64, '7') + "\n");
+  daemon_.reset();
+  for (const char* name : {"/cleat.db", "/cleat.db-wal", "/lock"})
+    std::filesystem::remove(options_.state_dir + name);
+  Start();
+  ASSERT_TRUE(state().disks().Create(NullDisk("b")).ok());
+  Refused(backup_, v1::REASON_KEY_UNKNOWN, "subsystems/array");
+}
+
 TEST_F(StoreRestoreTest, AnOlderStoreIsMigratedOnTheWay) {
   ASSERT_TRUE(state().disks().Create(NullDisk("a")).ok());
   const std::string file = WriteBackup();
@@ -350,6 +362,26 @@ TEST_F(StoreRestoreTest, AKeyThatTheBackupHasNotIsNamedAndKept) {
   EXPECT_FALSE(Has("secret"));
   ASSERT_NO_FATAL_FAILURE(RestoreFrom(Kept()));
   EXPECT_TRUE(state().disks().Create(request).ok()) << "it is there again, with its key";
+}
+
+TEST_F(StoreRestoreTest, SecretsThatTheBackupHasNotAreNamedAndKept) {
+  ASSERT_TRUE(state().subsystems().Create(SecretSubsystem("array")).ok());
+  const std::string file = WriteBackup();
+  ASSERT_TRUE(state().subsystems().Create(SecretSubsystem("later")).ok());
+  const auto more = [](const char* id) {
+    auto request = Update(SecretSubsystem(id));
+    request.mutable_subsystem()->mutable_spec()->mutable_tls_psk()->set_plain_key(kTlsPsk);
+    return request;
+  };
+  ASSERT_TRUE(state().subsystems().Update(more("array")).ok());
+  ASSERT_EQ(Ctl("store restore --dry-run " + file), 0) << said_;
+  EXPECT_THAT(said_, HasSubstr("CHANGES  subsystems/array  its key is not in the backup"));
+  EXPECT_THAT(said_, HasSubstr("GOES     subsystems/later  its key is not in the backup"));
+  ASSERT_NO_FATAL_FAILURE(RestoreFrom(file));
+  EXPECT_TRUE(state().subsystems().Create(SecretSubsystem("array")).ok()) << "as it was, with its secret";
+  // The other way only what is new comes: the secret of the backup is there still.
+  ASSERT_EQ(Ctl("store restore --dry-run " + Kept()), 0) << said_;
+  EXPECT_THAT(said_, Not(HasSubstr("its key is not in the backup")));
 }
 
 TEST_F(StoreRestoreTest, WhatIsLeftOfAnUploadGoesAtTheNextStart) {

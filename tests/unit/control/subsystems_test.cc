@@ -21,14 +21,6 @@ constexpr char kUuid[] = "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11";
 constexpr char kOtherUuid[] = "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f12";
 constexpr char kHostNqn[] = "nqn.2014-08.org.example:host";
 
-v1::UpdateSubsystemRequest Update(const v1::CreateSubsystemRequest& wanted) {
-  v1::UpdateSubsystemRequest request;
-  request.mutable_subsystem()->set_name(SubsystemName(wanted.subsystem_id()));
-  *request.mutable_subsystem()->mutable_spec() = wanted.subsystem().spec();
-  request.mutable_update_mask()->add_paths("spec");
-  return request;
-}
-
 class SubsystemsTest : public ReconcilerRig {
  protected:
   auto Create(const v1::CreateSubsystemRequest& request) { return state_->subsystems().Create(request); }

@@ -16,6 +16,8 @@
 namespace cleat::control {
 namespace {
 
+using Asks = AskedSecret::Asks;
+
 keys::Cipher CipherOf(const v1::DiskSpec& spec) {
   return spec.encryption().cipher() == v1::CIPHER_AES_128_XTS ? keys::Cipher::kAes128Xts
                                                               : keys::Cipher::kAes256Xts;
@@ -25,11 +27,24 @@ std::span<const uint8_t> BytesOf(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-// The errors of src/keys name the disk and what to do, and nothing of a key.
-Error RefuseKey(const std::string& name, const Error& error) {
+std::string_view TextOf(const keys::Secret& secret) {
+  return {reinterpret_cast<const char*>(secret.bytes().data()), secret.size()};
+}
+
+// The errors of src/keys name the object and what to do, and nothing of a key.
+Error RefuseKey(const std::string& name, const std::string& path, const Error& error) {
   const bool unknown = error.code == ErrorCode::kFailedPrecondition;
   return RefuseFor(name, unknown ? v1::REASON_KEY_UNKNOWN : v1::REASON_KEY_INVALID, error.message,
-                   {{"field", "spec.encryption"}});
+                   {{"field", "spec." + path}});
+}
+
+Error RefuseWithoutKeyring(const std::string& name) {
+  return RefuseFor(name, v1::REASON_KEY_UNKNOWN, name + ": this cleatd has no key-encryption key");
+}
+
+Error RefuseTooLong(const std::string& name, const std::string& what, const std::string& path) {
+  return RefuseFor(name, v1::REASON_KEY_INVALID, fmt::format("{}: its {} is far too long", name, what),
+                   {{"field", "spec." + path}});
 }
 
 void SetWrapped(const keys::WrappedKey& wrapped, v1::WrappedKey& kept) {
@@ -38,6 +53,52 @@ void SetWrapped(const keys::WrappedKey& wrapped, v1::WrappedKey& kept) {
 }
 
 }  // namespace
+
+// ---- Any key
+
+Result<keys::Secret> SpecKeys::UnwrapAsked(const std::string& name, const std::string& path,
+                                           const v1::WrappedKey& wrapped, keys::Wrapping wrapping) const {
+  if (!keys::IsKekId(wrapped.key_encryption_key())) {
+    return RefuseFor(name, v1::REASON_KEY_INVALID,
+                     fmt::format("{}: {}.key_encryption_key must be the id of a key-encryption key: {} "
+                                 "hexadecimal digits",
+                                 name, path, keys::kKekIdDigits),
+                     {{"field", fmt::format("spec.{}.key_encryption_key", path)}});
+  }
+  if (keyring_ == nullptr) return RefuseWithoutKeyring(name);
+  auto unwrapped = keyring_->Unwrap(wrapped.key_encryption_key(), BytesOf(wrapped.data()), name, wrapping);
+  if (!unwrapped.ok()) return RefuseKey(name, path, unwrapped.error());
+  return unwrapped;
+}
+
+Status SpecKeys::Wrap(const std::string& name, const keys::Secret& key, keys::Wrapping wrapping,
+                      v1::WrappedKey& kept) const {
+  if (keyring_ == nullptr) return RefuseWithoutKeyring(name);
+  const auto wrapped = keyring_->Wrap(key, wrapping);
+  if (!wrapped.ok()) return RefuseKey(name, "key", wrapped.error());
+  SetWrapped(*wrapped, kept);
+  return Ok{};
+}
+
+Result<bool> SpecKeys::Is(const std::string& name, const v1::WrappedKey& kept,
+                          const keys::Secret& key) const {
+  if (keyring_ == nullptr) return RefuseWithoutKeyring(name);
+  const auto present =
+      keyring_->Unwrap(kept.key_encryption_key(), BytesOf(kept.data()), name, keys::Wrapping::kPadded);
+  return present.ok() && *present == key;
+}
+
+SpecKeys::Rewrapped SpecKeys::Rewrap(const std::string& name, keys::Wrapping wrapping, v1::WrappedKey& kept,
+                                     bool log) const {
+  if (kept.key_encryption_key() == keyring_->current_id()) return Rewrapped::kWasSo;
+  const auto wrapped = keyring_->Rewrap(kept.key_encryption_key(), BytesOf(kept.data()), name, wrapping);
+  if (!wrapped.ok()) {
+    if (log) spdlog::error("{}; the key stays wrapped as it is", wrapped.error().message);
+    return Rewrapped::kFailed;
+  }
+  SetWrapped(*wrapped, kept);
+  return Rewrapped::kDone;
+}
 
 // ---- Disks
 
@@ -49,8 +110,7 @@ Result<std::optional<keys::Secret>> SpecKeys::ExtractKey(const std::string& id, 
   if (encryption.has_plain_key()) {
     if (encryption.plain_key().size() > keys::kSecretBytesMax) {
       WipePlainKey(asked);
-      return RefuseFor(name, v1::REASON_KEY_INVALID, fmt::format("{}: its key is far too long", name),
-                       {{"field", "spec.encryption.plain_key"}});
+      return RefuseTooLong(name, "key", "encryption.plain_key");
     }
     key = keys::Secret::TakeFrom(*encryption.mutable_plain_key());
     encryption.clear_plain_key();
@@ -59,20 +119,7 @@ Result<std::optional<keys::Secret>> SpecKeys::ExtractKey(const std::string& id, 
   const v1::WrappedKey wrapped = encryption.wrapped_key();
   encryption.clear_wrapped_key();
   if (wrapped.data().empty()) return key;
-  if (!keys::IsKekId(wrapped.key_encryption_key())) {
-    return RefuseFor(
-        name, v1::REASON_KEY_INVALID,
-        fmt::format("{}: encryption.wrapped_key.key_encryption_key must be the id of a key-encryption key: "
-                    "{} hexadecimal digits",
-                    name, keys::kKekIdDigits),
-        {{"field", "spec.encryption.wrapped_key.key_encryption_key"}});
-  }
-  if (keyring_ == nullptr) {
-    return RefuseFor(name, v1::REASON_KEY_UNKNOWN, name + ": this cleatd has no key-encryption key");
-  }
-  auto unwrapped = keyring_->Unwrap(wrapped.key_encryption_key(), BytesOf(wrapped.data()), name);
-  if (!unwrapped.ok()) return RefuseKey(name, unwrapped.error());
-  key = std::move(*unwrapped);
+  CLEAT_ASSIGN(key, UnwrapAsked(name, "encryption.wrapped_key", wrapped, keys::Wrapping::kPlain));
   return key;
 }
 
@@ -89,16 +136,11 @@ Status SpecKeys::SetWrappedKey(const std::string& id, const std::optional<keys::
         {{"field", "spec.encryption.key"}});
   }
   if (auto status = keys::CheckDataKey(CipherOf(*spec), key->bytes(), name); !status.ok()) {
-    return RefuseKey(name, status.error());
+    return RefuseKey(name, "encryption", status.error());
   }
-  if (keyring_ == nullptr) {
-    return RefuseFor(name, v1::REASON_KEY_UNKNOWN, name + ": this cleatd has no key-encryption key");
-  }
-  const auto wrapped = keyring_->Wrap(*key);
-  if (!wrapped.ok()) return RefuseKey(name, wrapped.error());
-  v1::WrappedKey& kept = *spec->mutable_encryption()->mutable_wrapped_key();
-  kept.set_key_encryption_key(wrapped->kek_id);
-  kept.set_data(wrapped->bytes.data(), wrapped->bytes.size());
+  v1::WrappedKey kept;
+  CLEAT_TRY(Wrap(name, *key, keys::Wrapping::kPlain, kept));
+  *spec->mutable_encryption()->mutable_wrapped_key() = std::move(kept);
   return Ok{};
 }
 
@@ -106,11 +148,9 @@ Status SpecKeys::CompareKey(const DiskRow& row, const std::optional<keys::Secret
   if (!row.spec.has_encryption() || !key) return Ok{};
   const std::string name = DiskName(row.id);
   const v1::WrappedKey& kept = row.spec.encryption().wrapped_key();
-  if (keyring_ == nullptr) {
-    return RefuseFor(name, v1::REASON_KEY_UNKNOWN, name + ": this cleatd has no key-encryption key");
-  }
+  if (keyring_ == nullptr) return RefuseWithoutKeyring(name);
   const auto present = keyring_->Unwrap(kept.key_encryption_key(), BytesOf(kept.data()), name);
-  if (!present.ok()) return RefuseKey(name, present.error());
+  if (!present.ok()) return RefuseKey(name, "encryption", present.error());
   if (*present == *key) return Ok{};
   return RefuseFor(name, v1::REASON_CONTENT_DIFFERS,
                    fmt::format("{} exists with another key: choose another id, or delete it first", name),
@@ -118,16 +158,13 @@ Status SpecKeys::CompareKey(const DiskRow& row, const std::optional<keys::Secret
 }
 
 bool SpecKeys::Rewrap(DiskRow& row, size_t& failed) const {
-  if (!row.spec.has_encryption()) return false;
-  v1::WrappedKey& kept = *row.spec.mutable_encryption()->mutable_wrapped_key();
-  if (kept.key_encryption_key() == keyring_->current_id()) return false;
-  const auto wrapped = keyring_->Rewrap(kept.key_encryption_key(), BytesOf(kept.data()), DiskName(row.id));
-  if (!wrapped.ok()) {
-    if (failed++ == 0) spdlog::error("{}; the key stays wrapped as it is", wrapped.error().message);
-    return false;
+  bool done = false;
+  for (v1::WrappedKey* const kept : WrappedKeysOf(&row.spec)) {
+    const Rewrapped one = Rewrap(DiskName(row.id), keys::Wrapping::kPlain, *kept, /*log=*/failed == 0);
+    failed += one == Rewrapped::kFailed ? 1 : 0;
+    done |= one == Rewrapped::kDone;
   }
-  SetWrapped(*wrapped, kept);
-  return true;
+  return done;
 }
 
 // ---- Clusters
@@ -149,62 +186,129 @@ Result<std::optional<keys::Secret>> SpecKeys::ExtractKey(const std::string& id,
   const v1::WrappedKey wrapped = asked->wrapped_key();
   asked->clear_key();
   if (wrapped.data().empty()) return key;
-  if (!keys::IsKekId(wrapped.key_encryption_key())) {
-    return RefuseFor(name, v1::REASON_KEY_INVALID,
-                     fmt::format("{}: wrapped_key.key_encryption_key must be the id of a key-encryption key: "
-                                 "{} hexadecimal digits",
-                                 name, keys::kKekIdDigits),
-                     {{"field", "spec.wrapped_key.key_encryption_key"}});
-  }
-  if (keyring_ == nullptr) {
-    return RefuseFor(name, v1::REASON_KEY_UNKNOWN, name + ": this cleatd has no key-encryption key");
-  }
-  auto unwrapped =
-      keyring_->Unwrap(wrapped.key_encryption_key(), BytesOf(wrapped.data()), name, keys::Wrapping::kPadded);
-  if (!unwrapped.ok()) return RefuseKey(name, unwrapped.error());
-  key = std::move(*unwrapped);
+  CLEAT_ASSIGN(key, UnwrapAsked(name, "wrapped_key", wrapped, keys::Wrapping::kPadded));
   return key;
 }
 
 Status SpecKeys::SetWrappedKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const {
-  const std::string name = ClusterName(id);
-  if (keyring_ == nullptr) {
-    return RefuseFor(name, v1::REASON_KEY_UNKNOWN, name + ": this cleatd has no key-encryption key");
-  }
-  const auto wrapped = keyring_->Wrap(key, keys::Wrapping::kPadded);
-  if (!wrapped.ok()) return RefuseKey(name, wrapped.error());
-  v1::WrappedKey& kept = *spec->mutable_wrapped_key();
-  kept.set_key_encryption_key(wrapped->kek_id);
-  kept.set_data(wrapped->bytes.data(), wrapped->bytes.size());
+  v1::WrappedKey kept;
+  CLEAT_TRY(Wrap(ClusterName(id), key, keys::Wrapping::kPadded, kept));
+  *spec->mutable_wrapped_key() = std::move(kept);
   return Ok{};
 }
 
 Result<bool> SpecKeys::HasKey(const ClusterRow& row, const std::optional<keys::Secret>& key) const {
   if (!key) return true;
   if (!row.spec.has_wrapped_key()) return false;
-  const std::string name = ClusterName(row.id);
-  if (keyring_ == nullptr) {
-    return RefuseFor(name, v1::REASON_KEY_UNKNOWN, name + ": this cleatd has no key-encryption key");
-  }
-  const v1::WrappedKey& kept = row.spec.wrapped_key();
-  const auto present =
-      keyring_->Unwrap(kept.key_encryption_key(), BytesOf(kept.data()), name, keys::Wrapping::kPadded);
-  // A key that can't be unwrapped any more is mended by another one.
-  return present.ok() && *present == *key;
+  return Is(ClusterName(row.id), row.spec.wrapped_key(), *key);
 }
 
 bool SpecKeys::Rewrap(ClusterRow& row) const {
-  if (!row.spec.has_wrapped_key()) return false;
-  v1::WrappedKey& kept = *row.spec.mutable_wrapped_key();
-  if (kept.key_encryption_key() == keyring_->current_id()) return false;
-  const auto wrapped = keyring_->Rewrap(kept.key_encryption_key(), BytesOf(kept.data()), ClusterName(row.id),
-                                        keys::Wrapping::kPadded);
-  if (!wrapped.ok()) {
-    spdlog::error("{}; the key stays wrapped as it is", wrapped.error().message);
-    return false;
+  bool done = false;
+  for (v1::WrappedKey* const kept : WrappedKeysOf(&row.spec))
+    done |= Rewrap(ClusterName(row.id), keys::Wrapping::kPadded, *kept, /*log=*/true) == Rewrapped::kDone;
+  return done;
+}
+
+// ---- Subsystems
+
+Result<AskedSecrets> SpecKeys::ExtractSecrets(const std::string& id, v1::SubsystemSpec* asked) const {
+  AskedSecrets secrets;
+  for (size_t i = 0; i < secrets.size(); ++i) {
+    auto secret = ExtractSecret(SubsystemName(id), SubsystemSecrets()[i], *asked);
+    if (!secret.ok()) {
+      WipePlainKey(asked);
+      return std::move(secret).error();
+    }
+    secrets[i] = std::move(*secret);
   }
-  SetWrapped(*wrapped, kept);
+  return secrets;
+}
+
+Result<AskedSecret> SpecKeys::ExtractSecret(const std::string& name, const SubsystemSecret& secret,
+                                            v1::SubsystemSpec& asked) const {
+  AskedSecret said;
+  if (!(asked.*secret.has)()) return said;
+  v1::Secret& given = *(asked.*secret.change)();
+  const std::string what = fmt::format("{}: {}", name, secret.field);
+  if (given.has_plain_key()) {
+    if (given.plain_key().size() > keys::kPaddedKeyBytesMax)
+      return RefuseTooLong(name, secret.field, fmt::format("{}.plain_key", secret.field));
+    said = {.asks = Asks::kThis, .text = keys::Secret::TakeFrom(*given.mutable_plain_key())};
+  } else if (!given.wrapped_key().data().empty()) {
+    CLEAT_ASSIGN(said.text, UnwrapAsked(name, fmt::format("{}.wrapped_key", secret.field),
+                                        given.wrapped_key(), keys::Wrapping::kPadded));
+    said.asks = Asks::kThis;
+  } else {
+    said.asks = given.has_wrapped_key() ? Asks::kPresent : Asks::kNone;
+  }
+  (asked.*secret.clear)();
+  if (said.asks != Asks::kThis) return said;
+  if (const Status status = secret.check(TextOf(said.text), what); !status.ok())
+    return RefuseKey(name, secret.field, status.error());
+  return said;
+}
+
+Result<bool> SpecKeys::HasSecrets(const SubsystemRow& row, const AskedSecrets& asked) const {
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const v1::Secret& kept = (row.spec.*SubsystemSecrets()[i].get)();
+    CLEAT_ASSIGN(const bool same, HasSecret(SubsystemName(row.id), kept, asked[i]));
+    if (!same) return false;
+  }
   return true;
+}
+
+Result<bool> SpecKeys::HasSecret(const std::string& name, const v1::Secret& kept,
+                                 const AskedSecret& asked) const {
+  switch (asked.asks) {
+    case Asks::kNothing:
+      return true;
+    case Asks::kPresent:
+      return kept.has_wrapped_key();
+    case Asks::kNone:
+      return !kept.has_wrapped_key();
+    case Asks::kThis:
+      break;
+  }
+  return kept.has_wrapped_key() ? Is(name, kept.wrapped_key(), asked.text) : Result<bool>(false);
+}
+
+Status SpecKeys::SetSecrets(const std::string& id, const AskedSecrets& asked,
+                            const v1::SubsystemSpec& present, v1::SubsystemSpec* spec) const {
+  const std::string name = SubsystemName(id);
+  for (size_t i = 0; i < asked.size(); ++i)
+    CLEAT_TRY(SetSecret(name, SubsystemSecrets()[i], asked[i], present, *spec));
+  return CheckSubsystemSecrets(name, *spec);
+}
+
+Status SpecKeys::SetSecret(const std::string& name, const SubsystemSecret& secret, const AskedSecret& asked,
+                           const v1::SubsystemSpec& present, v1::SubsystemSpec& spec) const {
+  const v1::Secret& kept = (present.*secret.get)();
+  CLEAT_ASSIGN(const bool same, HasSecret(name, kept, asked));
+  if (same) {
+    if (kept.has_wrapped_key()) *(spec.*secret.change)() = kept;
+    return Ok{};
+  }
+  if (asked.asks == Asks::kNone) return Ok{};
+  if (asked.asks == Asks::kThis) {
+    v1::Secret wrapped;
+    CLEAT_TRY(Wrap(name, asked.text, keys::Wrapping::kPadded, *wrapped.mutable_wrapped_key()));
+    *(spec.*secret.change)() = std::move(wrapped);
+    return Ok{};
+  }
+  // Nobody is to go on without a secret that the caller counts on.
+  return RefuseFor(name, v1::REASON_KEY_INVALID,
+                   fmt::format("{}: {} is to stay as it is, and there is none: give plain_key (over the unix "
+                               "socket), or wrapped_key with its data",
+                               name, secret.field),
+                   {{"field", fmt::format("spec.{}", secret.field)}});
+}
+
+bool SpecKeys::Rewrap(SubsystemRow& row) const {
+  bool done = false;
+  for (v1::WrappedKey* const kept : WrappedKeysOf(&row.spec))
+    done |= Rewrap(SubsystemName(row.id), keys::Wrapping::kPadded, *kept, /*log=*/true) == Rewrapped::kDone;
+  return done;
 }
 
 }  // namespace cleat::control

@@ -1,18 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys in the specs of disks and clusters: taken out of a request, wrapped, compared, wrapped anew when the key-encryption key changes. They
-// are kept, and sent to engines, only wrapped; a plain one lives for the length of a call, in keys::Secret. Any thread.
+// Keys and secrets in the specs of disks, clusters and subsystems: taken out of a request, wrapped, compared, wrapped anew when the
+// key-encryption key changes. They are kept, and sent to engines, only wrapped; a plain one lives for the length of a call, in
+// keys::Secret. Any thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/model/model.h"
+#include "control/validate/spec_secrets.h"
 #include "keys/keyring.h"
 
 namespace cleat::control {
+
+// What a request says of one secret of a subsystem.
+struct AskedSecret {
+  enum class Asks : uint8_t {
+    kNothing,
+    kPresent,  // that there is one, as answers do: the present one
+    kNone,
+    kThis,
+  };
+  Asks asks = Asks::kNothing;
+  keys::Secret text;  // of kThis
+};
+// In the order of SubsystemSecrets().
+using AskedSecrets = std::array<AskedSecret, kSubsystemSecrets>;
 
 class SpecKeys {
  public:
@@ -22,24 +41,48 @@ class SpecKeys {
   // Takes the key out of what was asked for; nothing when there is none.
   Result<std::optional<keys::Secret>> ExtractKey(const std::string& id, v1::DiskSpec* asked) const;
   Result<std::optional<keys::Secret>> ExtractKey(const std::string& id, v1::ClusterSpec* asked) const;
+  // Takes all secrets out. Checks each.
+  Result<AskedSecrets> ExtractSecrets(const std::string& id, v1::SubsystemSpec* asked) const;
   // Puts it there, wrapped; the spec is complete. Checks it.
   Status SetWrappedKey(const std::string& id, const std::optional<keys::Secret>& key,
                        v1::DiskSpec* spec) const;
   Status SetWrappedKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const;
+  // Puts them there, wrapped: those of `present` as they are unless others are asked for. Checks that they go together.
+  Status SetSecrets(const std::string& id, const AskedSecrets& asked, const v1::SubsystemSpec& present,
+                    v1::SubsystemSpec* spec) const;
 
   // kAlreadyExists when the disk has another one.
   Status CompareKey(const DiskRow& row, const std::optional<keys::Secret>& key) const;
   // Whether the row's key is that one; true when there is none to compare.
   Result<bool> HasKey(const ClusterRow& row, const std::optional<keys::Secret>& key) const;
+  // Whether the row has what is asked for.
+  Result<bool> HasSecrets(const SubsystemRow& row, const AskedSecrets& asked) const;
 
-  // Wraps the row's key under the current key-encryption key. False when that was so already, when there is no key, and when it can't be
-  // unwrapped, which is counted in `failed`. There is a keyring.
+  // Wraps the row's keys under the current key-encryption key. False when that was so already, when there is no key, and when none can be
+  // unwrapped, which is logged; disks' are counted in `failed`, and only the first is logged. There is a keyring.
   bool Rewrap(DiskRow& row, size_t& failed) const;
   bool Rewrap(ClusterRow& row) const;
+  bool Rewrap(SubsystemRow& row) const;
 
   const keys::Keyring* keyring() const { return keyring_; }
 
  private:
+  // Of a key that came wrapped, at `path` in the spec.
+  Result<keys::Secret> UnwrapAsked(const std::string& name, const std::string& path,
+                                   const v1::WrappedKey& wrapped, keys::Wrapping wrapping) const;
+  Status Wrap(const std::string& name, const keys::Secret& key, keys::Wrapping wrapping,
+              v1::WrappedKey& kept) const;
+  // False: it is another one, or can't be unwrapped any more, and is then mended by the one that is asked for.
+  Result<bool> Is(const std::string& name, const v1::WrappedKey& kept, const keys::Secret& key) const;
+  enum class Rewrapped : uint8_t { kDone, kWasSo, kFailed };
+  Rewrapped Rewrap(const std::string& name, keys::Wrapping wrapping, v1::WrappedKey& kept, bool log) const;
+
+  Result<AskedSecret> ExtractSecret(const std::string& name, const SubsystemSecret& secret,
+                                    v1::SubsystemSpec& asked) const;
+  Result<bool> HasSecret(const std::string& name, const v1::Secret& kept, const AskedSecret& asked) const;
+  Status SetSecret(const std::string& name, const SubsystemSecret& secret, const AskedSecret& asked,
+                   const v1::SubsystemSpec& present, v1::SubsystemSpec& spec) const;
+
   keys::Keyring* const keyring_;
 };
 

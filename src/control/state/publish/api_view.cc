@@ -10,6 +10,7 @@
 #include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/validate/backends.h"
+#include "control/validate/spec_secrets.h"
 
 namespace cleat::control {
 namespace {
@@ -45,8 +46,7 @@ v1::Disk ApiView::Show(const DiskEntry& entry) const {
   disk.set_name(DiskName(entry.row.id));
   disk.set_uid(UidOf(entry.row));
   *disk.mutable_spec() = entry.row.spec;
-  if (disk.spec().has_encryption())
-    disk.mutable_spec()->mutable_encryption()->mutable_wrapped_key()->clear_data();
+  HideKeys(disk.mutable_spec());
   *disk.mutable_status() = entry.status;
   if (entry.row.deleting) {
     disk.mutable_status()->set_state(v1::DISK_STATE_DELETING);
@@ -83,7 +83,7 @@ v1::Cluster ApiView::Show(const ClusterEntry& entry) const {
   v1::Cluster cluster;
   cluster.set_name(ClusterName(entry.row.id));
   *cluster.mutable_spec() = entry.row.spec;
-  if (cluster.spec().has_wrapped_key()) cluster.mutable_spec()->mutable_wrapped_key()->clear_data();
+  HideKeys(cluster.mutable_spec());
   ShowStatus(entry, *cluster.mutable_status());
   cluster.set_revision(entry.revision);
   cluster.set_etag(EtagOf(entry.row.intent_revision));
@@ -106,6 +106,7 @@ v1::Subsystem ApiView::Show(const SubsystemEntry& entry) const {
   v1::Subsystem subsystem;
   subsystem.set_name(SubsystemName(entry.row.id));
   *subsystem.mutable_spec() = entry.row.spec;
+  HideKeys(subsystem.mutable_spec());
   subsystem.mutable_status()->set_disks(static_cast<uint32_t>(entry.disks.size()));
   subsystem.set_revision(entry.revision);
   subsystem.set_etag(EtagOf(entry.row.intent_revision));

@@ -46,24 +46,35 @@ void Subsystems::Fill(std::vector<SubsystemRow> rows) {
 
 // ---- The API
 
+Result<Subsystems::Asked> Subsystems::AskedBy(const std::string& id, const v1::Subsystem& subsystem) const {
+  Asked asked;
+  v1::SubsystemSpec spec = subsystem.spec();
+  CLEAT_ASSIGN(asked.secrets, keys_.ExtractSecrets(id, &spec));
+  CLEAT_ASSIGN(asked.spec, CompleteSubsystemSpec(id, std::move(spec)));
+  CLEAT_ASSIGN(asked.labels, CheckLabels(SubsystemName(id), subsystem.labels()));
+  return asked;
+}
+
 Result<v1::Subsystem> Subsystems::Create(const v1::CreateSubsystemRequest& request) {
   const std::string& id = request.subsystem_id();
   CLEAT_TRY(CheckId("subsystem_id", id));
   const std::string name = SubsystemName(id);
-  CLEAT_ASSIGN(auto spec, CompleteSubsystemSpec(id, request.subsystem().spec()));
-  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.subsystem().labels()));
+  CLEAT_ASSIGN(auto asked, AskedBy(id, request.subsystem()));
+  v1::SubsystemSpec& spec = *asked.spec;
 
   const StateLock lock(core_.mutex);
   const WriteNames names{.changes = {name, kSubsystemCount}};
   core_.writes.Await(names);
-  CLEAT_ASSIGN(const auto existing, CheckExisting(id, spec, labels));
+  CLEAT_ASSIGN(const auto existing, CheckExisting(id, asked));
   if (existing != nullptr) return core_.view.Show(*existing);
   CLEAT_TRY(CheckRoom(name, spec.nqn()));
   CLEAT_TRY(SetHost(spec));
+  // Now, since the key-encryption key may have changed while others were awaited.
+  CLEAT_TRY(keys_.SetSecrets(id, asked.secrets, /*present=*/{}, &spec));
   SubsystemEntry entry;
   entry.row.id = id;
   entry.row.spec = std::move(spec);
-  entry.row.labels = std::move(labels);
+  entry.row.labels = std::move(*asked.labels);
   entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
   CLEAT_TRY(core_.writes.Write(names, {entry.row}));
   SubsystemEntry& kept = core_.tables.subsystems.Insert(id, std::move(entry));
@@ -72,15 +83,19 @@ Result<v1::Subsystem> Subsystems::Create(const v1::CreateSubsystemRequest& reque
   return core_.view.Show(kept);
 }
 
-Result<const SubsystemEntry*> Subsystems::CheckExisting(const std::string& id, const v1::SubsystemSpec& spec,
-                                                        const Labels& labels) const {
+Result<const SubsystemEntry*> Subsystems::CheckExisting(const std::string& id, const Asked& asked) const {
   const SubsystemEntry* const existing = core_.tables.subsystems.Find(id);
   if (existing == nullptr) return existing;
   const std::string name = SubsystemName(id);
-  const v1::SubsystemSpec wanted = WithHostOf(existing->row.spec, spec);
-  if (!SameSpec(existing->row.spec, wanted)) return AlreadyExists(name, existing->row.spec, wanted);
-  if (existing->row.labels != labels) return AlreadyExistsWithOtherLabels(name);
-  return existing;
+  const v1::SubsystemSpec present = WithoutKey(existing->row.spec);
+  const v1::SubsystemSpec wanted = WithHostOf(present, *asked.spec);
+  if (!SameSpec(present, wanted)) return AlreadyExists(name, present, wanted);
+  if (existing->row.labels != *asked.labels) return AlreadyExistsWithOtherLabels(name);
+  CLEAT_ASSIGN(const bool same_secrets, keys_.HasSecrets(existing->row, asked.secrets));
+  if (same_secrets) return existing;
+  return RefuseFor(name, v1::REASON_CONTENT_DIFFERS,
+                   fmt::format("{} exists with other secrets: choose another id, or update it", name),
+                   {{"difference", "secrets"}});
 }
 
 Status Subsystems::CheckRoom(const std::string& name, const std::string& nqn) const {
@@ -140,12 +155,13 @@ Result<v1::ListSubsystemsResponse> Subsystems::List(const v1::ListSubsystemsRequ
 Result<v1::Subsystem> Subsystems::Update(const v1::UpdateSubsystemRequest& request) {
   const std::string& name = request.subsystem().name();
   CLEAT_ASSIGN(auto id, ParseSubsystemName(name));
+  CLEAT_ASSIGN(const auto asked, AskedBy(id, request));
   const StateLock lock(core_.mutex);
   const WriteNames names{.changes = {name}};
   core_.writes.Await(names);
   SubsystemEntry* entry = core_.tables.subsystems.Find(id);
   if (entry == nullptr) return NotFound(name);
-  CLEAT_ASSIGN(auto row, RowAfter(*entry, request, /*gone=*/{}));
+  CLEAT_ASSIGN(auto row, RowAfter(*entry, asked, request.subsystem().etag(), /*gone=*/{}));
   const bool changed = !SameSpec(row.spec, entry->row.spec);
   if (!changed && row.labels == entry->row.labels) return core_.view.Show(*entry);
   row.intent_revision = core_.publisher.NextRevision();
@@ -158,27 +174,38 @@ Result<v1::Subsystem> Subsystems::Update(const v1::UpdateSubsystemRequest& reque
 
 Status Subsystems::CheckUpdate(const v1::UpdateSubsystemRequest& request, const NameSet& gone) {
   CLEAT_ASSIGN(auto id, ParseSubsystemName(request.subsystem().name()));
+  CLEAT_ASSIGN(const auto asked, AskedBy(id, request));
   const StateLock lock(core_.mutex);
   const SubsystemEntry* entry = core_.tables.subsystems.Find(id);
   if (entry == nullptr) return NotFound(request.subsystem().name());
-  const auto row = RowAfter(*entry, request, gone);
+  const auto row = RowAfter(*entry, asked, request.subsystem().etag(), gone);
   return row.ok() ? Status(Ok{}) : Status(row.error());
 }
 
-Result<SubsystemRow> Subsystems::RowAfter(const SubsystemEntry& entry,
-                                          const v1::UpdateSubsystemRequest& request,
-                                          const NameSet& gone) const {
+Result<Subsystems::Asked> Subsystems::AskedBy(const std::string& id,
+                                              const v1::UpdateSubsystemRequest& request) const {
   const std::string& name = request.subsystem().name();
   const auto& mask = request.update_mask();
   CLEAT_TRY(CheckMask(name, mask, {kSpecPath, kLabelsPath}));
-  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.subsystem().labels()));
-  SubsystemRow row = entry.row;
   if (Names(mask, kSpecPath)) {
-    CLEAT_ASSIGN(auto spec, CompleteSubsystemSpec(entry.row.id, request.subsystem().spec()));
-    row.spec = WithHostOf(entry.row.spec, std::move(spec));
+    CLEAT_ASSIGN(auto asked, AskedBy(id, request.subsystem()));
+    if (!Names(mask, kLabelsPath)) asked.labels.reset();
+    return asked;
   }
-  if (Names(mask, kLabelsPath)) row.labels = std::move(labels);
-  CLEAT_TRY(CheckEtag(name, request.subsystem().etag(), entry.row.intent_revision));
+  Asked asked;
+  CLEAT_ASSIGN(asked.labels, CheckLabels(name, request.subsystem().labels()));
+  return asked;
+}
+
+Result<SubsystemRow> Subsystems::RowAfter(const SubsystemEntry& entry, const Asked& asked,
+                                          std::string_view etag, const NameSet& gone) const {
+  SubsystemRow row = entry.row;
+  CLEAT_TRY(CheckEtag(SubsystemName(row.id), etag, row.intent_revision));
+  if (asked.spec) {
+    row.spec = WithHostOf(entry.row.spec, *asked.spec);
+    CLEAT_TRY(keys_.SetSecrets(row.id, asked.secrets, entry.row.spec, &row.spec));
+  }
+  if (asked.labels) row.labels = *asked.labels;
   if (!SameSpec(row.spec, entry.row.spec)) {
     CLEAT_TRY(CheckChange(entry, row.spec, gone));
   }
@@ -199,9 +226,9 @@ Status Subsystems::CheckChange(const SubsystemEntry& entry, const v1::SubsystemS
     if (!gone.contains(DiskName(disk))) disks.insert(disk);
   }
   if (disks.empty()) return Ok{};
-  v1::SubsystemSpec moved = entry.row.spec;
+  v1::SubsystemSpec moved = WithoutKey(entry.row.spec);
   *moved.mutable_addresses() = spec.addresses();
-  if (SameSpec(moved, spec)) return CheckDetached(name, disks, gone);
+  if (SameSpec(moved, WithoutKey(spec))) return CheckDetached(name, disks, gone);
   return InUse(name, disks, "which its settings hold for");
 }
 
@@ -225,8 +252,8 @@ Status Subsystems::CheckDetached(const std::string& name, const NameSet& disks, 
     const AttachmentsShown shown = ShowAttachments(live);
     return RefuseFor(
         name, v1::REASON_SUBSYSTEM_IN_USE,
-        fmt::format("{} has disks attached, {} among them ({}), and its addresses stay meanwhile: "
-                    "detach them first ({})",
+        fmt::format("{} has disks attached, {} among them ({}), and its addresses and secrets stay "
+                    "meanwhile: detach them first ({})",
                     name, attached, shown.names, shown.commands),
         {{"conflict", attached}});
   }
@@ -244,11 +271,55 @@ Result<v1::DeleteSubsystemResponse> Subsystems::Delete(const v1::DeleteSubsystem
   if (entry == nullptr) return v1::DeleteSubsystemResponse();
   CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
   if (!entry->disks.empty()) return InUse(name, entry->disks, "which are reached by it");
+  if (request.spare_key() && !WrappedKeysIn(entry->row.spec).empty()) {
+    return RefuseFor(
+        name, v1::REASON_KEY_NOT_KEPT,
+        fmt::format("{} has secrets that cleatd keeps, wrapped, and no file of this host: they would be "
+                    "destroyed. To make the subsystem again takes them anew",
+                    name));
+  }
   CLEAT_TRY(core_.writes.Write(names, {EraseSubsystemRow{id}}));
   core_.tables.subsystems.Erase(id);
   core_.publisher.PublishGone(name);
   spdlog::info("{}: deleted", name);
   return v1::DeleteSubsystemResponse();
+}
+
+// ---- Secrets
+
+Result<bool> Subsystems::AreSameSecrets(const std::string& subsystem_id, const v1::SubsystemSpec& spec) {
+  v1::SubsystemSpec asked = spec;
+  CLEAT_ASSIGN(const auto secrets, keys_.ExtractSecrets(subsystem_id, &asked));
+  const StateLock lock(core_.mutex);
+  const SubsystemEntry* entry = core_.tables.subsystems.Find(subsystem_id);
+  return entry == nullptr ? Result<bool>(true) : keys_.HasSecrets(entry->row, secrets);
+}
+
+Status Subsystems::RewrapKeys() {
+  const StateLock lock(core_.mutex);
+  // A subsystem that is being created may have secrets under the former key-encryption key; after the wait it is in the table.
+  core_.writes.Await({.changes = {kSubsystemCount}});
+  std::vector<std::string> ids;
+  for (const auto& [id, entry] : core_.tables.subsystems) ids.push_back(id);
+  for (const std::string& id : ids) {
+    CLEAT_TRY(RewrapKeysOf(id));
+  }
+  return Ok{};
+}
+
+Status Subsystems::RewrapKeysOf(const std::string& id) {
+  const WriteNames names{.changes = {SubsystemName(id)}};
+  core_.writes.Await(names);
+  SubsystemEntry* const entry = core_.tables.subsystems.Find(id);
+  if (entry == nullptr) return Ok{};
+  SubsystemRow row = entry->row;
+  if (!keys_.Rewrap(row)) return Ok{};
+  CLEAT_TRY(core_.writes.Write(names, {row}));
+  entry->row = std::move(row);
+  core_.publisher.Publish(*entry);
+  spdlog::info("{}: secrets wrapped anew: under key-encryption key {}", SubsystemName(id),
+               keys_.keyring()->current_id());
+  return Ok{};
 }
 
 // ---- For disks

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVMe-oF subsystems. cleatd never speaks to one: it keeps how they are reached, and tells an engine with each disk that is a namespace of
-// one, when that is attached. So a subsystem's spec stays as it is while it has disks; its addresses only while one of these is attached.
-// Any thread; what needs the state's mutex says so.
+// one, when that is attached. So a subsystem's spec stays as it is while it has disks; its addresses and secrets only while one of these is
+// attached. Any thread; what needs the state's mutex says so.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/model/model.h"
+#include "control/state/keys/spec_keys.h"
 #include "control/state/publish/state_core.h"
 #include "pool/layout.h"
 
@@ -20,8 +23,9 @@ class Subsystems {
  public:
   using NameSet = std::set<std::string>;
 
-  // `core` outlives it. `host`: which host this is, 16 bytes that are no other's; all zeroes where that is not known.
-  Subsystems(StateCore& core, const pool::Uid& host) : core_(core), host_(host) {}
+  // `core` and `keys` outlive it. `host`: which host this is, 16 bytes that are no other's; all zeroes where that is not known.
+  Subsystems(StateCore& core, const SpecKeys& keys, const pool::Uid& host)
+      : core_(core), keys_(keys), host_(host) {}
 
   void Fill(std::vector<SubsystemRow> rows) CLEAT_REQUIRES(holds_state);  // from the store
 
@@ -33,6 +37,10 @@ class Subsystems {
   // Whether Update would do it now if these disks and attachments were gone, by their full names.
   Status CheckUpdate(const v1::UpdateSubsystemRequest& request, const NameSet& gone = {});
   Result<v1::DeleteSubsystemResponse> Delete(const v1::DeleteSubsystemRequest& request);
+  // For ApplyHost: whether the subsystem has the secrets that the spec asks for, or there is none. An error: the spec's can't be.
+  Result<bool> AreSameSecrets(const std::string& id, const v1::SubsystemSpec& spec);
+  // As DiskKeys'.
+  Status RewrapKeys();
 
   // ---- For disks
   // Whether the subsystem that the disk's spec names is there.
@@ -44,13 +52,22 @@ class Subsystems {
   void Leave(const DiskRow& row) CLEAT_REQUIRES(holds_state);
 
  private:
+  // What a request says, complete, with its secrets apart.
+  struct Asked {
+    std::optional<v1::SubsystemSpec> spec;
+    AskedSecrets secrets;
+    std::optional<Labels> labels;
+  };
+  Result<Asked> AskedBy(const std::string& id, const v1::Subsystem& subsystem) const;
+  // Only what the mask names.
+  Result<Asked> AskedBy(const std::string& id, const v1::UpdateSubsystemRequest& request) const;
   // The subsystem that is there already, as it is asked for; nullptr when there is none.
-  Result<const SubsystemEntry*> CheckExisting(const std::string& id, const v1::SubsystemSpec& spec,
-                                              const Labels& labels) const CLEAT_REQUIRES(holds_state);
+  Result<const SubsystemEntry*> CheckExisting(const std::string& id, const Asked& asked) const
+      CLEAT_REQUIRES(holds_state);
   // Whether there is room for another one, of that NQN.
   Status CheckRoom(const std::string& name, const std::string& nqn) const CLEAT_REQUIRES(holds_state);
   // The row as Update makes it; an error when it may not.
-  Result<SubsystemRow> RowAfter(const SubsystemEntry& entry, const v1::UpdateSubsystemRequest& request,
+  Result<SubsystemRow> RowAfter(const SubsystemEntry& entry, const Asked& asked, std::string_view etag,
                                 const NameSet& gone) const CLEAT_REQUIRES(holds_state);
   Status CheckChange(const SubsystemEntry& entry, const v1::SubsystemSpec& spec, const NameSet& gone) const
       CLEAT_REQUIRES(holds_state);
@@ -59,8 +76,10 @@ class Subsystems {
       CLEAT_REQUIRES(holds_state);
   // Says in the spec who this host is, unless it says so itself.
   Status SetHost(v1::SubsystemSpec& spec) const;
+  Status RewrapKeysOf(const std::string& id) CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
+  const SpecKeys& keys_;
   const pool::Uid host_;
 };
 

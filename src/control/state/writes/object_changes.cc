@@ -11,6 +11,7 @@
 #include "base/disk_identity.h"
 #include "control/model/json.h"
 #include "control/model/names.h"
+#include "control/validate/spec_secrets.h"
 
 namespace cleat::control {
 namespace {
@@ -80,7 +81,7 @@ Object ObjectOf(const EraseUpgradeRow& row) {
 
 struct State {
   std::string json;  // empty: the object is not there
-  std::string key;   // wrapped; to be compared, and shown to nobody
+  std::string key;   // all of its keys, wrapped; to be compared, and shown to nobody
 };
 
 std::string SpecAndLabels(const google::protobuf::Message& spec, const Labels& labels) {
@@ -91,22 +92,22 @@ std::string SpecAndLabels(const google::protobuf::Message& spec, const Labels& l
 
 State StateOf(const DiskRow& row) {
   if (row.deleting) return {kDeleting, {}};
-  return {'{' + SpecAndLabels(row.spec, row.labels) + '}', row.spec.encryption().wrapped_key().data()};
+  return {'{' + SpecAndLabels(row.spec, row.labels) + '}', WrappedKeyBytes(row.spec)};
 }
 State StateOf(const DeletedDiskRow& row, uint64_t store_number) {
   const uint64_t uid = DiskIdentity::Of(store_number, row.disk.revision).value();
   return {fmt::format(R"({{"deleted":true,"uid":"{:016x}","purge_time_s":{},{}}})", uid, row.purge_time_s,
                       SpecAndLabels(row.disk.spec, row.disk.labels)),
-          row.disk.spec.encryption().wrapped_key().data()};
+          WrappedKeyBytes(row.disk.spec)};
 }
 State StateOf(const GroupRow& row) {
   return {'{' + SpecAndLabels(row.spec, row.labels) + '}', {}};
 }
 State StateOf(const ClusterRow& row) {
-  return {'{' + SpecAndLabels(row.spec, row.labels) + '}', row.spec.wrapped_key().data()};
+  return {'{' + SpecAndLabels(row.spec, row.labels) + '}', WrappedKeyBytes(row.spec)};
 }
 State StateOf(const SubsystemRow& row) {
-  return {'{' + SpecAndLabels(row.spec, row.labels) + '}', {}};
+  return {'{' + SpecAndLabels(row.spec, row.labels) + '}', WrappedKeyBytes(row.spec)};
 }
 State StateOf(const PoolRow& row) {
   return {'{' + SpecAndLabels(row.spec, row.labels) + '}', {}};

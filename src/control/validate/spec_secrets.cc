@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/validate/spec_secrets.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "keys/secret.h"
+#include "nvme/auth/chap_secret.h"
+
+namespace cleat::control {
+namespace {
+
+using Spec = v1::SubsystemSpec;
+
+Status CheckChapSecret(std::string_view text, std::string_view what) {
+  CLEAT_TRY(nvme::auth::ChapSecret::Parse(text, what));
+  return Ok{};
+}
+
+// The interchange form of TLS keys: NVMe/TCP Transport Specification 1.0, 3.6.1.5.
+constexpr std::string_view kPskPrefix = "NVMeTLSkey-1:";
+constexpr size_t kPskBase64At = 16;       // behind the two digits and their colon
+constexpr size_t kPskBase64Chars32 = 48;  // of 32 bytes and their CRC
+constexpr size_t kPskBase64Chars48 = 72;
+
+Status CheckTlsPsk(std::string_view text, std::string_view what) {
+  const auto wrong = [what](std::string_view why) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "{} is no TLS key: {}; give what 'nvme gen-tls-key' prints, NVMeTLSkey-1:HH:BASE64:", what, why));
+  };
+  if (!text.starts_with(kPskPrefix) || text.size() <= kPskBase64At || text[kPskBase64At - 1] != ':')
+    return wrong("it does not begin with NVMeTLSkey-1:HH:");
+  const std::string_view hash = text.substr(kPskPrefix.size(), 2);
+  if (hash != "00" && hash != "01" && hash != "02") return wrong("its hash is not one of 00, 01 and 02");
+  if (!text.ends_with(':')) return wrong("it does not end with a colon");
+  text.remove_suffix(1);
+  const size_t chars = text.size() - kPskBase64At;
+  const bool fits32 = chars == kPskBase64Chars32 && hash != "02";
+  const bool fits48 = chars == kPskBase64Chars48 && hash != "01";
+  return fits32 || fits48 ? Status(Ok{}) : Status(wrong("it is not of 32 or 48 bytes, as its hash says"));
+}
+
+constexpr std::array<SubsystemSecret, kSubsystemSecrets> kSecrets = {{
+    {"dhchap_secret", &Spec::has_dhchap_secret, &Spec::dhchap_secret, &Spec::mutable_dhchap_secret,
+     &Spec::clear_dhchap_secret, &CheckChapSecret},
+    {"dhchap_ctrl_secret", &Spec::has_dhchap_ctrl_secret, &Spec::dhchap_ctrl_secret,
+     &Spec::mutable_dhchap_ctrl_secret, &Spec::clear_dhchap_ctrl_secret, &CheckChapSecret},
+    {"tls_psk", &Spec::has_tls_psk, &Spec::tls_psk, &Spec::mutable_tls_psk, &Spec::clear_tls_psk,
+     &CheckTlsPsk},
+}};
+
+}  // namespace
+
+const std::array<SubsystemSecret, kSubsystemSecrets>& SubsystemSecrets() {
+  return kSecrets;
+}
+
+// ---- Wrapped keys
+
+std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::DiskSpec& spec) {
+  if (!spec.encryption().has_wrapped_key()) return {};
+  return {&spec.encryption().wrapped_key()};
+}
+
+std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::ClusterSpec& spec) {
+  if (!spec.has_wrapped_key()) return {};
+  return {&spec.wrapped_key()};
+}
+
+std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::SubsystemSpec& spec) {
+  std::vector<const v1::WrappedKey*> keys;
+  for (const SubsystemSecret& secret : kSecrets) {
+    if ((spec.*secret.get)().has_wrapped_key()) keys.push_back(&(spec.*secret.get)().wrapped_key());
+  }
+  return keys;
+}
+
+std::vector<v1::WrappedKey*> WrappedKeysOf(v1::DiskSpec* spec) {
+  if (!spec->encryption().has_wrapped_key()) return {};
+  return {spec->mutable_encryption()->mutable_wrapped_key()};
+}
+
+std::vector<v1::WrappedKey*> WrappedKeysOf(v1::ClusterSpec* spec) {
+  if (!spec->has_wrapped_key()) return {};
+  return {spec->mutable_wrapped_key()};
+}
+
+std::vector<v1::WrappedKey*> WrappedKeysOf(v1::SubsystemSpec* spec) {
+  std::vector<v1::WrappedKey*> keys;
+  for (const SubsystemSecret& secret : kSecrets) {
+    if ((spec->*secret.get)().has_wrapped_key())
+      keys.push_back((spec->*secret.change)()->mutable_wrapped_key());
+  }
+  return keys;
+}
+
+// ---- Plain keys
+
+std::string PlainKeyIn(const v1::DiskSpec& spec) {
+  return spec.encryption().has_plain_key() ? "spec.encryption.plain_key" : "";
+}
+
+std::string PlainKeyIn(const v1::ClusterSpec& spec) {
+  return spec.has_plain_key() ? "spec.plain_key" : "";
+}
+
+std::string PlainKeyIn(const v1::SubsystemSpec& spec) {
+  for (const SubsystemSecret& secret : kSecrets) {
+    if ((spec.*secret.get)().has_plain_key()) return fmt::format("spec.{}.plain_key", secret.field);
+  }
+  return "";
+}
+
+void WipePlainKey(v1::DiskSpec* spec) {
+  if (!spec->encryption().has_plain_key()) return;
+  keys::Wipe(*spec->mutable_encryption()->mutable_plain_key());
+  spec->mutable_encryption()->clear_plain_key();
+}
+
+void WipePlainKey(v1::ClusterSpec* spec) {
+  if (!spec->has_plain_key()) return;
+  keys::Wipe(*spec->mutable_plain_key());
+  spec->clear_plain_key();
+}
+
+void WipePlainKey(v1::SubsystemSpec* spec) {
+  for (const SubsystemSecret& secret : kSecrets) {
+    if (!(spec->*secret.get)().has_plain_key()) continue;
+    keys::Wipe(*(spec->*secret.change)()->mutable_plain_key());
+    (spec->*secret.change)()->clear_plain_key();
+  }
+}
+
+// ---- Neither
+
+v1::DiskSpec WithoutKey(v1::DiskSpec spec) {
+  WipePlainKey(&spec);
+  if (spec.has_encryption()) spec.mutable_encryption()->clear_wrapped_key();
+  return spec;
+}
+
+v1::ClusterSpec WithoutKey(v1::ClusterSpec spec) {
+  WipePlainKey(&spec);
+  spec.clear_key();
+  return spec;
+}
+
+v1::SubsystemSpec WithoutKey(v1::SubsystemSpec spec) {
+  WipePlainKey(&spec);
+  for (const SubsystemSecret& secret : kSecrets) (spec.*secret.clear)();
+  return spec;
+}
+
+}  // namespace cleat::control

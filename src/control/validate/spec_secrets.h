@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where specs have keys and other secrets: said here once, for whoever wraps, shows, counts or wipes them. Pure functions, any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "cleat/v1/cleat.pb.h"
+
+namespace cleat::control {
+
+// One of the secrets that a subsystem may have: its field in SubsystemSpec.
+struct SubsystemSecret {
+  const char* field;
+  bool (v1::SubsystemSpec::*has)() const;
+  const v1::Secret& (v1::SubsystemSpec::*get)() const;
+  v1::Secret* (v1::SubsystemSpec::*change)();
+  void (v1::SubsystemSpec::*clear)();
+  // Whether the text is such a secret. Errors begin with `what`, and say nothing of the text.
+  Status (*check)(std::string_view text, std::string_view what);
+};
+inline constexpr size_t kSubsystemSecrets = 3;
+const std::array<SubsystemSecret, kSubsystemSecrets>& SubsystemSecrets();
+
+// Of specs as they are kept: each wrapped key that is there.
+std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::DiskSpec& spec);
+std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::ClusterSpec& spec);
+std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::SubsystemSpec& spec);
+// The same, to be changed.
+std::vector<v1::WrappedKey*> WrappedKeysOf(v1::DiskSpec* spec);
+std::vector<v1::WrappedKey*> WrappedKeysOf(v1::ClusterSpec* spec);
+std::vector<v1::WrappedKey*> WrappedKeysOf(v1::SubsystemSpec* spec);
+
+// Leaves of a spec that is kept what may be shown: that there are keys, and what they are wrapped under.
+template <typename Spec>
+void HideKeys(Spec* spec) {
+  for (v1::WrappedKey* const key : WrappedKeysOf(spec)) key->clear_data();
+}
+
+// All of its wrapped keys, one after the other: different whenever one of them is. To be compared, and shown to nobody.
+template <typename Spec>
+std::string WrappedKeyBytes(const Spec& spec) {
+  std::string bytes;
+  for (const v1::WrappedKey* const key : WrappedKeysIn(spec)) bytes += key->data();
+  return bytes;
+}
+
+// The first plain key that it has: its path, as "spec.encryption.plain_key". Empty: it has none.
+std::string PlainKeyIn(const v1::DiskSpec& spec);
+std::string PlainKeyIn(const v1::ClusterSpec& spec);
+std::string PlainKeyIn(const v1::SubsystemSpec& spec);
+
+// Overwrites the plain keys in it, if there are any, and takes them out.
+void WipePlainKey(v1::DiskSpec* spec);
+void WipePlainKey(v1::ClusterSpec* spec);
+void WipePlainKey(v1::SubsystemSpec* spec);
+
+// Without anything of its keys: to be shown, and compared.
+v1::DiskSpec WithoutKey(v1::DiskSpec spec);
+v1::ClusterSpec WithoutKey(v1::ClusterSpec spec);
+v1::SubsystemSpec WithoutKey(v1::SubsystemSpec spec);
+
+}  // namespace cleat::control
