@@ -34,7 +34,8 @@ struct NvmfSubsystem {
   bool data_digest = false;
   uint32_t kato_ms = 5000;  // keep alive timeout: 1000 to 600 000
   nvme::host::ProofPolicy proofs;
-  std::shared_ptr<const nvme::auth::ChapSecrets> chap;  // DH-HMAC-CHAP; nullptr: none
+  // What the two prove themselves with on each queue; nullptr: this host has no secret.
+  std::shared_ptr<const nvme::auth::ChapSecrets> chap;
 };
 
 // On the control reactor, between OpenNvmf's return and Close's; the owner of the device may close it from there.

@@ -11,7 +11,10 @@
 
 #include <bit>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <memory_resource>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,11 +25,13 @@
 #include "engine/disks/open_backend.h"
 #include "engine/protocol/backend.h"
 #include "engine/protocol/codec_structs.h"
+#include "keys/keyring.h"
 #include "modules/example/example.h"
 #include "modules/null/null.h"
 #include "modules/nvme/nvme.h"
 #include "modules/nvmf/nvmf.h"
 #include "modules/ram/ram.h"
+#include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
 #include "pool/layout.h"
 
@@ -224,6 +229,23 @@ namespace fabrics = nvme::fabrics;
 constexpr uint32_t kKeepAliveMsMin = 1000;
 constexpr uint32_t kKeepAliveMsMax = 600'000;
 
+// A secret of a subsystem's; unwrapped only while one of its disks is opened.
+struct WrappedSecret {
+  std::string key_encryption_key;  // the id of what it is wrapped under; empty: there is no such secret
+  std::vector<uint8_t> data;
+
+  bool there() const { return !key_encryption_key.empty(); }
+  static Result<WrappedSecret> Unpack(const Cleat__Engine__V1__WrappedSecret* in, const char* field) {
+    if (in == nullptr) return WrappedSecret{};
+    WrappedSecret secret{OptionalText(in->key_encryption_key), {}};
+    if (in->has_data == 0 || !IsPaddedKey(secret.key_encryption_key, in->data))
+      return Malformed(std::string(field) +
+                       " has a length that no wrapped secret has, or its wrapping key no id");
+    secret.data.assign(in->data.data, in->data.data + in->data.len);
+    return secret;
+  }
+};
+
 struct NvmeTcp {
   std::string subsystem;  // "subsystems/ID"
   std::string nqn;
@@ -233,8 +255,12 @@ struct NvmeTcp {
   bool data_digest = false;
   uint32_t keep_alive_ms = 0;
   fabrics::Uuid name_space{};
+  WrappedSecret dhchap_secret;
+  WrappedSecret dhchap_ctrl_secret;
+  WrappedSecret tls_psk;
 
   static Result<NvmeTcp> Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in);
+  // Without the secrets: cleatd has them.
   void Pack(PbDisk& out, Memory& memory) const;
   // How the namespace is reached does not say which one it is.
   bool operator==(const NvmeTcp& other) const {
@@ -246,6 +272,13 @@ struct NvmeTcp {
     return 1 + static_cast<uint32_t>(addresses.size() * (1 + reactors));
   }
   Task<Opened> Open(const Opening& opening, DiskEvents events) const;
+
+ private:
+  using Chap = std::shared_ptr<const nvme::auth::ChapSecrets>;
+  // Off the control reactor: the keyring may read its files again, and the parsers allocate. nullptr: there are none.
+  Result<Chap> UnwrapChap(keys::Keyring& keyring) const;
+  template <typename Parsed>
+  Result<Parsed> Unwrap(keys::Keyring& keyring, const WrappedSecret& secret, const char* field) const;
 };
 
 Result<std::vector<fabrics::TransportAddress>> AddressesOf(std::span<char* const> texts) {
@@ -286,6 +319,12 @@ Result<NvmeTcp> NvmeTcp::Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in) {
   if (nvme.keep_alive_ms < kKeepAliveMsMin || nvme.keep_alive_ms > kKeepAliveMsMax)
     return Malformed("disk.nvme_tcp.keep_alive_ms is not 1000 to 600000");
   CLEAT_ASSIGN(nvme.name_space, UuidOf(in.namespace_uuid, "disk.nvme_tcp.namespace_uuid"));
+  CLEAT_ASSIGN(nvme.dhchap_secret, WrappedSecret::Unpack(in.dhchap_secret, "disk.nvme_tcp.dhchap_secret"));
+  CLEAT_ASSIGN(nvme.dhchap_ctrl_secret,
+               WrappedSecret::Unpack(in.dhchap_ctrl_secret, "disk.nvme_tcp.dhchap_ctrl_secret"));
+  if (nvme.dhchap_ctrl_secret.there() && !nvme.dhchap_secret.there())
+    return Malformed("disk.nvme_tcp.dhchap_ctrl_secret is there without dhchap_secret");
+  CLEAT_ASSIGN(nvme.tls_psk, WrappedSecret::Unpack(in.tls_psk, "disk.nvme_tcp.tls_psk"));
   return nvme;
 }
 
@@ -308,7 +347,32 @@ void NvmeTcp::Pack(PbDisk& out, Memory& memory) const {
   out.nvme_tcp = &nvme;
 }
 
+template <typename Parsed>
+Result<Parsed> NvmeTcp::Unwrap(keys::Keyring& keyring, const WrappedSecret& secret, const char* field) const {
+  const std::string what = fmt::format("{}: {}", subsystem, field);
+  CLEAT_ASSIGN(const auto text,
+               keyring.Unwrap(secret.key_encryption_key, secret.data, what, keys::Wrapping::kPadded));
+  return Parsed::Parse({reinterpret_cast<const char*>(text.bytes().data()), text.size()}, what);
+}
+
+Result<NvmeTcp::Chap> NvmeTcp::UnwrapChap(keys::Keyring& keyring) const {
+  if (!dhchap_secret.there()) return Chap();
+  CLEAT_ASSIGN(auto own, Unwrap<nvme::auth::ChapSecret>(keyring, dhchap_secret, "dhchap_secret"));
+  nvme::auth::ChapSecrets secrets{std::move(own), std::nullopt};
+  if (dhchap_ctrl_secret.there()) {
+    CLEAT_ASSIGN(secrets.controller,
+                 Unwrap<nvme::auth::ChapSecret>(keyring, dhchap_ctrl_secret, "dhchap_ctrl_secret"));
+  }
+  return Chap(std::make_shared<const nvme::auth::ChapSecrets>(std::move(secrets)));
+}
+
 Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
+  // Never without TLS where it is asked for.
+  if (tls_psk.there()) {
+    co_return Error(ErrorCode::kUnimplemented,
+                    fmt::format("{}: {} has a tls_psk, and this engine does not speak TLS to subsystems",
+                                opening.disk.name, subsystem));
+  }
   auto shared = std::make_shared<modules::NvmfSubsystem>();
   shared->name = subsystem;
   shared->nqn = nqn;
@@ -317,6 +381,10 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
   shared->header_digest = header_digest;
   shared->data_digest = data_digest;
   shared->kato_ms = keep_alive_ms;
+  const std::function<Result<Chap>()> unwrap = [&] { return UnwrapChap(opening.parts.keyring); };
+  auto chap = co_await opening.parts.blocking.Run<Result<Chap>>(unwrap);
+  if (!chap) co_return Error(chap.error().code, opening.disk.name + ": " + chap.error().message);
+  shared->chap = std::move(chap).value();
   modules::NvmfOptions options(opening.shape(), std::move(shared), name_space, opening.mode);
   options.arithmetic = &opening.parts.arithmetic;
   options.events.resized = [grew = std::move(events.grew), block_bytes = opening.disk.logical_block_bytes,

@@ -20,7 +20,8 @@ Task<void> CloseUntaken(block::Device& device) {
 // Off the control reactor: the keyring may read its files again.
 Task<Result<keys::Secret>> ModuleDiskFactory::KeyOf(const DiskSpec& disk) {
   const std::function<Result<keys::Secret>()> unwrap = [&] {
-    return keyring_.Unwrap(disk.encryption->key_encryption_key, disk.encryption->wrapped_key, disk.name);
+    return parts_.keyring.Unwrap(disk.encryption->key_encryption_key, disk.encryption->wrapped_key,
+                                 disk.name);
   };
   co_return co_await parts_.blocking.Run<Result<keys::Secret>>(unwrap);
 }

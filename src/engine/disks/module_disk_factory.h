@@ -17,7 +17,7 @@ class ModuleDiskFactory final : public DiskFactory {
   ModuleDiskFactory(MemoryStore& memories, modules::UringHub& uring, const modules::CryptoHub& crypto,
                     keys::Keyring& keyring, BlockingPool& blocking, BlockingPool& arithmetic, CephDisks& ceph,
                     const PathGuard& paths)
-      : parts_{memories, uring, blocking, arithmetic, ceph, paths}, crypto_(crypto), keyring_(keyring) {}
+      : parts_{memories, uring, blocking, arithmetic, ceph, paths, keyring}, crypto_(crypto) {}
 
   Task<Result<OpenDisk>> Open(const DiskSpec& disk, block::AccessMode mode, std::shared_ptr<qos::Group> group,
                               DiskEvents events) override;
@@ -30,7 +30,6 @@ class ModuleDiskFactory final : public DiskFactory {
 
   const BackendParts parts_;
   const modules::CryptoHub& crypto_;
-  keys::Keyring& keyring_;
 };
 
 }  // namespace cleat::engine

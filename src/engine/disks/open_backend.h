@@ -11,6 +11,7 @@
 #include "engine/disks/path_guard.h"
 #include "engine/protocol/spec.h"
 #include "engine/stores/memory_store.h"
+#include "keys/keyring.h"
 #include "modules/uring/uring_hub.h"
 #include "reactor/blocking.h"
 #include "reactor/task.h"
@@ -25,6 +26,7 @@ struct BackendParts {
   BlockingPool& arithmetic;  // of authentication: a few threads that wait for nobody
   CephDisks& ceph;
   const PathGuard& paths;
+  keys::Keyring& keyring;
 };
 
 // Opened, not acquired. `disk` and `parts` live until the task is over. Errors name the disk, and are the module's;

@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "engine/protocol/backend.h"
+#include "keys/key_encryption_key.h"
 #include "pool/layout.h"
 #include "qos/limits.h"
 
@@ -58,6 +59,12 @@ inline Result<std::string> TextOf(const char* text, const char* field) {
   std::string copy(text);
   if (copy.size() > kTextBytesMax) return Malformed(std::string(field) + " is too long");
   return copy;
+}
+
+// Whether these can be a key that was wrapped with padding, and the id of what it was wrapped under.
+inline bool IsPaddedKey(const std::string& key_encryption_key, const ProtobufCBinaryData& wrapped) {
+  return key_encryption_key.size() == keys::kKekIdDigits && wrapped.len >= keys::kPaddedWrappedBytesMin &&
+         wrapped.len <= keys::kPaddedWrappedBytesMax;
 }
 
 // Any number of them; none twice, and none that no pool has.

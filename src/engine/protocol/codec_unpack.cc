@@ -107,8 +107,7 @@ Result<ClusterSpec> ClusterOf(const PbCluster* in) {
   if (in->has_wrapped_key == 0) return spec;
   spec.key_encryption_key = OptionalText(in->key_encryption_key);
   const ProtobufCBinaryData& wrapped = in->wrapped_key;
-  if (spec.key_encryption_key.size() != keys::kKekIdDigits || wrapped.len < keys::kPaddedWrappedBytesMin ||
-      wrapped.len > keys::kPaddedWrappedBytesMax) {
+  if (!IsPaddedKey(spec.key_encryption_key, wrapped)) {
     return Malformed(spec.name + ": its wrapped key has a length that none has, or its wrapping key no id");
   }
   spec.wrapped_key.assign(wrapped.data, wrapped.data + wrapped.len);

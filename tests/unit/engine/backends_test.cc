@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory_resource>
 #include <set>
@@ -17,6 +18,8 @@
 
 #include "base/build_options.h"
 #include "engine/protocol/codec_structs.h"
+#include "keys/kek_file.h"
+#include "keys/key_encryption_key.h"
 #include "tests/unit/engine/disk_factory_rig.h"
 #include "tests/unit/modules/pool_file.h"
 
@@ -179,6 +182,76 @@ TEST_F(EveryBackend, OfAPoolIsOpenedOnItsDrive) {
   unlink(path.c_str());
 }
 
+// What cleatd would say of a secret that it wrapped under that key.
+struct SaidSecret {
+  SaidSecret(const keys::Kek& kek, const std::string& text) : kek_id(kek.id()) {
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(text.data());
+    wrapped = kek.Wrap(keys::Secret::Copy({bytes, text.size()}), keys::Wrapping::kPadded).value();
+    cleat__engine__v1__wrapped_secret__init(&message);
+    message.key_encryption_key = kek_id.data();
+    message.has_data = 1;
+    message.data = {.len = wrapped.size(), .data = wrapped.data()};
+  }
+  std::string kek_id;
+  std::vector<uint8_t> wrapped;
+  Cleat__Engine__V1__WrappedSecret message{};
+};
+constexpr char kChapSecret[] = "DHHC-1:01:QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl9YjiZe:";
+
+// Whatever is wrong with a subsystem's secrets, nothing is connected without them.
+TEST_F(EveryBackend, OfASubsystemIsOpenedWithItsSecretsOrNotAtAll) {
+  const std::string folder = testing::TempDir() + "/backends-" + std::to_string(getpid());
+  std::filesystem::create_directory(folder);
+  const auto kek = keys::LoadOrMakeKekFile(folder + "/kek").value();
+  SaidSecret good(kek, kChapSecret);
+  SaidSecret nonsense(kek, "no secret at all");
+  SaidSecret damaged(kek, kChapSecret);
+  damaged.wrapped[9] ^= 1;
+  const BackendMessage sample = Sample("nvme_tcp");
+  Cleat__Engine__V1__NvmeTcpBackend& nvme = *sample.disk.nvme_tcp;
+  const auto open = [&] {
+    DiskSpec disk = DiskOf("nvme_tcp");
+    disk.backend = UnpackBackend(disk.name, sample.disk).value();
+    const auto opened = Open(disk);
+    return opened.ok() ? Error(ErrorCode::kInternal, "opened") : opened.error();
+  };
+  nvme.dhchap_secret = &good.message;
+  const Error keyless = open();
+  EXPECT_EQ(keyless.code, ErrorCode::kFailedPrecondition);
+  EXPECT_TRUE(keyless.message.starts_with("disks/a: subsystems/a: dhchap_secret: its key is wrapped under " +
+                                          std::string("key-encryption key ") + kek.id()))
+      << keyless.message;
+  ASSERT_TRUE(keyring_.SetFiles({folder + "/kek"}));
+  EXPECT_EQ(open().code, ErrorCode::kNotFound)
+      << "past the secret, for want of kept memory: " << open().message;
+  nvme.dhchap_ctrl_secret = &nonsense.message;
+  const Error wrong = open();
+  EXPECT_EQ(wrong.code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(wrong.message.find("subsystems/a: dhchap_ctrl_secret is no DH-HMAC-CHAP secret"),
+            std::string::npos)
+      << wrong.message;
+  nvme.dhchap_ctrl_secret = &damaged.message;
+  EXPECT_EQ(open().code, ErrorCode::kDataLoss);
+  nvme.dhchap_ctrl_secret = nullptr;
+  nvme.dhchap_secret = nullptr;
+  nvme.tls_psk = &good.message;
+  EXPECT_EQ(open().code, ErrorCode::kUnimplemented) << "rather than without TLS";
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(EveryBackend, OfASubsystemGivesNoSecretBack) {
+  const auto kek = keys::Kek::Random();
+  SaidSecret secret(kek, kChapSecret);
+  const BackendMessage sample = Sample("nvme_tcp");
+  sample.disk.nvme_tcp->dhchap_secret = &secret.message;
+  const auto with = UnpackBackend("disks/a", sample.disk).value();
+  std::pmr::monotonic_buffer_resource memory;
+  PbDisk told = CLEAT__ENGINE__V1__DISK__INIT;
+  PackBackend(with, told, memory);
+  EXPECT_EQ(told.nvme_tcp->dhchap_secret, nullptr);
+  EXPECT_TRUE(with == DiskOf("nvme_tcp").backend) << "which namespace it is, the secret does not say";
+}
+
 TEST_F(EveryBackend, OfASubsystemIsRefusedWithTheFieldThatIsWrong) {
   const auto refused = [](const std::string& field, auto change) {
     const BackendMessage sample = Sample("nvme_tcp");
@@ -195,6 +268,24 @@ TEST_F(EveryBackend, OfASubsystemIsRefusedWithTheFieldThatIsWrong) {
   std::string wrong = "array";
   std::string zero = "00000000-0000-0000-0000-000000000000";
   std::array<char*, 9> many{};
+  const auto kek = keys::Kek::Random();
+  SaidSecret secret(kek, kChapSecret);
+  SaidSecret nameless(kek, kChapSecret);
+  nameless.message.key_encryption_key = nullptr;
+  SaidSecret shorter(kek, kChapSecret);
+  shorter.message.data.len = keys::kPaddedWrappedBytesMin - 1;
+  SaidSecret longer(kek, kChapSecret);
+  longer.message.data.len = keys::kPaddedWrappedBytesMax + 1;
+  SaidSecret empty(kek, kChapSecret);
+  empty.message.has_data = 0;
+  refused("",
+          [&](auto& nvme) { nvme.dhchap_secret = nvme.dhchap_ctrl_secret = nvme.tls_psk = &secret.message; });
+  for (SaidSecret* const bad : {&nameless, &shorter, &longer, &empty}) {
+    refused("nvme_tcp.dhchap_secret has", [&](auto& nvme) { nvme.dhchap_secret = &bad->message; });
+    refused("nvme_tcp.tls_psk has", [&](auto& nvme) { nvme.tls_psk = &bad->message; });
+  }
+  refused("dhchap_ctrl_secret is there without dhchap_secret",
+          [&](auto& nvme) { nvme.dhchap_ctrl_secret = &secret.message; });
   refused("", [](auto& /*nvme*/) {});
   refused("nvme_tcp.subsystem is missing", [](auto& nvme) { nvme.subsystem = nullptr; });
   refused("nvme_tcp.nqn is missing", [](auto& nvme) { nvme.nqn = nullptr; });
