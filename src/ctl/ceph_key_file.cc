@@ -1,51 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ctl/ceph_key_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <string.h>
-#include <unistd.h>
 
-#include <cerrno>
-
-#include "base/unique_fd.h"
+#include "ctl/secret_file.h"
 
 namespace cleat::ctl {
 namespace {
 
 constexpr size_t kKeyringBytesMax = 64 << 10;
 
-Error BadCephKeyFile(const std::string& file, const std::string& why) {
-  return Error(ErrorCode::kInvalidArgument, fmt::format("--key-file {}: {}", file, why));
-}
-
-void WipeText(std::string& text) {
-  explicit_bzero(text.data(), text.size());
-  text.clear();
-}
-
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
-
-Result<std::string> ReadKeyring(const std::string& file) {
-  const UniqueFd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return BadCephKeyFile(file, ErrnoError(errno, "it can't be opened").message);
-  std::string text(kKeyringBytesMax + 1, '\0');  // one that never moves, for copies of it would stay
-  size_t have = 0;
-  while (have < text.size()) {
-    const ssize_t count = read(fd.get(), text.data() + have, text.size() - have);
-    if (count < 0) return BadCephKeyFile(file, ErrnoError(errno, "it can't be read").message);
-    if (count == 0) break;
-    have += static_cast<size_t>(count);
-  }
-  if (have > kKeyringBytesMax) return BadCephKeyFile(file, "it is too large for a keyring");
-  text.resize(have);
-  return text;
-}
+constexpr std::string_view kKeyringOption = "--key-file";
 
 }  // namespace
 
@@ -66,13 +31,17 @@ std::string_view FindCephKey(std::string_view text, std::string_view user) {
 }
 
 Status ReadCephKey(const std::string& file, v1::ClusterSpec* spec) {
-  CLEAT_ASSIGN(auto text, ReadKeyring(file));
+  CLEAT_ASSIGN(auto text, ReadSecretFile(kKeyringOption, file, kKeyringBytesMax));
+  if (text.size() > kKeyringBytesMax) {
+    WipeText(text);
+    return BadSecretFile(kKeyringOption, file, "it is too large for a keyring");
+  }
   const std::string_view key = FindCephKey(text, spec->user());
   if (!key.empty()) spec->set_plain_key(key.data(), key.size());
   const bool found = !key.empty();
   WipeText(text);
   if (found) return Ok{};
-  return BadCephKeyFile(file, fmt::format("there is no key of client.{} in it", spec->user()));
+  return BadSecretFile(kKeyringOption, file, fmt::format("there is no key of client.{} in it", spec->user()));
 }
 
 void WipeCephKey(v1::ClusterSpec* spec) {

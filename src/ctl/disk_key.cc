@@ -1,47 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ctl/disk_key.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <string.h>
-#include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <string_view>
 
-#include "base/unique_fd.h"
 #include "ctl/commands.h"
+#include "ctl/secret_file.h"
 
 namespace cleat::ctl {
 namespace {
 
+constexpr char kKeyFileOption[] = "--encryption-key-file";
 constexpr size_t kKeyBytes256 = 64;
 constexpr size_t kKeyBytes128 = 32;
 constexpr size_t kKeyFileBytesMax = 2 * kKeyBytes256 + 2;  // hexadecimal, and the end of a line
 
 Error BadKeyFile(const std::string& file, const std::string& why) {
-  return Error(ErrorCode::kInvalidArgument, fmt::format("--encryption-key-file {}: {}", file, why));
-}
-
-void Wipe(std::string& text) {
-  explicit_bzero(text.data(), text.size());
-  text.clear();
-}
-
-Result<std::string> ReadSome(const std::string& file) {
-  const UniqueFd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return BadKeyFile(file, ErrnoError(errno, "it can't be opened").message);
-  std::string text(kKeyFileBytesMax + 1, '\0');
-  size_t have = 0;
-  while (have < text.size()) {
-    const ssize_t count = read(fd.get(), text.data() + have, text.size() - have);
-    if (count < 0) return BadKeyFile(file, ErrnoError(errno, "it can't be read").message);
-    if (count == 0) break;
-    have += static_cast<size_t>(count);
-  }
-  text.resize(have);
-  return text;
+  return BadSecretFile(kKeyFileOption, file, why);
 }
 
 int DigitOf(char c) {
@@ -71,7 +48,7 @@ void AddKey(CLI::App& command, KeyArguments& arguments) {
   auto* file =
       command
           .add_option(
-              "--encryption-key-file", arguments.file,
+              kKeyFileOption, arguments.file,
               "Encrypt the disk with the key in this file: 64 bytes (AES-256-XTS) or 32 (AES-128-XTS). "
               "Takes the unix socket; cleatd keeps the key wrapped and never shows it")
           ->type_name(kFileArgument);
@@ -95,15 +72,15 @@ void AddKey(CLI::App& command, KeyArguments& arguments) {
 
 Status ReadKey(const KeyArguments& arguments, v1::DiskSpec* spec) {
   if (arguments.file.empty()) return Ok{};
-  CLEAT_ASSIGN(auto text, ReadSome(arguments.file));
+  CLEAT_ASSIGN(auto text, ReadSecretFile(kKeyFileOption, arguments.file, kKeyFileBytesMax));
   const bool hex = arguments.format == "hex";
   if (hex && !FromHex(text)) {
-    Wipe(text);
+    WipeText(text);
     return BadKeyFile(arguments.file, "it is not one line of hexadecimal digits");
   }
   if (text.size() != kKeyBytes256 && text.size() != kKeyBytes128) {
     const size_t size = text.size();
-    Wipe(text);
+    WipeText(text);
     const bool digits =
         !hex && (size == 2 * kKeyBytes256 || size == 2 * kKeyBytes256 + 1 || size == kKeyBytes256 + 1);
     return BadKeyFile(arguments.file,
@@ -117,12 +94,12 @@ Status ReadKey(const KeyArguments& arguments, v1::DiskSpec* spec) {
   encryption.set_cipher(small ? v1::CIPHER_AES_128_XTS : v1::CIPHER_AES_256_XTS);
   encryption.set_data_unit_bytes(arguments.data_unit_bytes);
   encryption.set_plain_key(text);
-  Wipe(text);
+  WipeText(text);
   return Ok{};
 }
 
 void WipeKey(v1::DiskSpec* spec) {
-  if (spec->encryption().has_plain_key()) Wipe(*spec->mutable_encryption()->mutable_plain_key());
+  if (spec->encryption().has_plain_key()) WipeText(*spec->mutable_encryption()->mutable_plain_key());
 }
 
 }  // namespace cleat::ctl

@@ -320,18 +320,26 @@ Table TableOf(const Repeated<v1::Subsystem>& subsystems) {
                {"HEADER DIGEST", kDetailsOnly},
                {"DATA DIGEST", kDetailsOnly},
                {"KEEP ALIVE", kDetailsOnly},
+               {"DHCHAP SECRET", kDetailsOnly},
+               {"DHCHAP CTRL SECRET", kDetailsOnly},
+               {"TLS PSK", kDetailsOnly},
                {"DISKS"},
                {"LABELS"},
                {"REVISION", kDetailsOnly},
                {"ETAG", kDetailsOnly}});
   const auto yes_or_no = [](bool set) { return std::string(set ? "yes" : "no"); };
+  const auto kept = [](const v1::Secret& secret) {
+    return secret.has_wrapped_key() ? "kept under " + secret.wrapped_key().key_encryption_key()
+                                    : std::string("none");
+  };
   for (const v1::Subsystem& subsystem : subsystems) {
     const v1::SubsystemSpec& spec = subsystem.spec();
-    table.Add({std::string(IdOf(subsystem.name())), spec.nqn(),
-               fmt::format("{}", fmt::join(spec.addresses(), ",")), spec.host_nqn(), spec.host_id(),
-               yes_or_no(spec.header_digest()), yes_or_no(spec.data_digest()),
-               fmt::format("{} ms", spec.keep_alive_ms()), std::to_string(subsystem.status().disks()),
-               Labels(subsystem.labels()), std::to_string(subsystem.revision()), subsystem.etag()});
+    table.Add(
+        {std::string(IdOf(subsystem.name())), spec.nqn(), fmt::format("{}", fmt::join(spec.addresses(), ",")),
+         spec.host_nqn(), spec.host_id(), yes_or_no(spec.header_digest()), yes_or_no(spec.data_digest()),
+         fmt::format("{} ms", spec.keep_alive_ms()), kept(spec.dhchap_secret()),
+         kept(spec.dhchap_ctrl_secret()), kept(spec.tls_psk()), std::to_string(subsystem.status().disks()),
+         Labels(subsystem.labels()), std::to_string(subsystem.revision()), subsystem.etag()});
   }
   return table;
 }

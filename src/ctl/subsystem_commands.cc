@@ -1,12 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <optional>
 
+#include "ctl/ask.h"
 #include "ctl/commands.h"
+#include "ctl/secret_file.h"
 
 namespace cleat::ctl {
 namespace {
 
 using Stub = v1::Cleat::Stub;
+
+// The longest of all forms has 103 characters; some white space may be around it.
+constexpr size_t kSecretFileBytesMax = 256;
+
+// What the command line says of one of the three secrets.
+struct SecretArgument {
+  const char* option;  // "--dhchap-secret-file" for "dhchap-secret"
+  v1::Secret* (v1::SubsystemSpec::*secret)();
+  const char* description;
+  std::string file = {};
+  bool remove = false;
+};
+
+std::array<SecretArgument, 3> SecretArguments() {
+  using Spec = v1::SubsystemSpec;
+  return {
+      {{"dhchap-secret", &Spec::mutable_dhchap_secret,
+        "What this host proves itself with: what nvme gen-dhchap-key prints (DHHC-1:...). A file, or - for "
+        "standard input. Takes the unix socket; cleatd keeps the secret wrapped and never shows it"},
+       {"dhchap-ctrl-secret", &Spec::mutable_dhchap_ctrl_secret,
+        "What the subsystem has to prove that it has, likewise; only together with the host's"},
+       {"tls-psk", &Spec::mutable_tls_psk,
+        "The pre-shared key of TLS, likewise: what nvme gen-tls-key prints (NVMeTLSkey-1:...). With it all "
+        "connections to the subsystem are TLS"}}};
+}
 
 struct SubsystemArguments {
   std::string id;
@@ -17,9 +48,11 @@ struct SubsystemArguments {
   std::optional<bool> header_digest;
   std::optional<bool> data_digest;
   uint32_t keep_alive_ms = 0;
+  std::array<SecretArgument, 3> secrets = SecretArguments();
   LabelArguments labels;
   std::string etag;
   int wait_s = -1;
+  bool yes = false;
 };
 
 std::string SubsystemName(const SubsystemArguments& arguments) {
@@ -27,12 +60,37 @@ std::string SubsystemName(const SubsystemArguments& arguments) {
 }
 
 bool ChangesSubsystem(const SubsystemArguments& arguments) {
+  const auto changes = [](const SecretArgument& secret) { return secret.remove || !secret.file.empty(); };
+  if (std::ranges::any_of(arguments.secrets, changes)) return true;
   return !arguments.addresses.empty() || !arguments.host_nqn.empty() || !arguments.host_id.empty() ||
          arguments.header_digest || arguments.data_digest || arguments.keep_alive_ms != 0;
 }
 
+Status ReadSecret(const SecretArgument& argument, v1::SubsystemSpec& spec) {
+  if (argument.remove) (spec.*argument.secret)()->clear_key();
+  if (argument.file.empty()) return Ok{};
+  const std::string option = fmt::format("--{}-file", argument.option);
+  CLEAT_ASSIGN(auto text, ReadSecretFile(option, argument.file, kSecretFileBytesMax));
+  const std::string_view secret = Trimmed(text);
+  const bool too_long = text.size() > kSecretFileBytesMax;
+  const bool empty = secret.empty();
+  if (!empty && !too_long) (spec.*argument.secret)()->set_plain_key(secret.data(), secret.size());
+  WipeText(text);
+  if (too_long) return BadSecretFile(option, argument.file, "it is too large for such a secret");
+  return empty ? Status(BadSecretFile(option, argument.file, "there is nothing in it")) : Status(Ok{});
+}
+
+void WipeSecrets(v1::SubsystemSpec& spec) {
+  const auto wipe = [](v1::Secret* secret) {
+    if (secret->has_plain_key()) WipeText(*secret->mutable_plain_key());
+  };
+  if (spec.has_dhchap_secret()) wipe(spec.mutable_dhchap_secret());
+  if (spec.has_dhchap_ctrl_secret()) wipe(spec.mutable_dhchap_ctrl_secret());
+  if (spec.has_tls_psk()) wipe(spec.mutable_tls_psk());
+}
+
 // What was given; the rest stays as it is.
-void ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& spec) {
+Status ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& spec) {
   if (!arguments.nqn.empty()) spec.set_nqn(arguments.nqn);
   if (!arguments.addresses.empty())
     spec.mutable_addresses()->Assign(arguments.addresses.begin(), arguments.addresses.end());
@@ -41,15 +99,24 @@ void ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& spe
   if (arguments.header_digest) spec.set_header_digest(*arguments.header_digest);
   if (arguments.data_digest) spec.set_data_digest(*arguments.data_digest);
   if (arguments.keep_alive_ms != 0) spec.set_keep_alive_ms(arguments.keep_alive_ms);
+  for (const SecretArgument& secret : arguments.secrets) {
+    CLEAT_TRY(ReadSecret(secret, spec));
+  }
+  return Ok{};
 }
 
 ExitCode CreateSubsystem(Client& client, const SubsystemArguments& arguments) {
   v1::CreateSubsystemRequest request;
   request.set_subsystem_id(std::string(IdOf(arguments.id)));
   ChangeLabels(arguments.labels, *request.mutable_subsystem()->mutable_labels());
-  ChangeSubsystem(arguments, *request.mutable_subsystem()->mutable_spec());
+  v1::SubsystemSpec& spec = *request.mutable_subsystem()->mutable_spec();
+  if (auto status = ChangeSubsystem(arguments, spec); !status.ok()) {
+    WipeSecrets(spec);
+    return Fail(kUsage, status.error().message);
+  }
   v1::Subsystem subsystem;
   const ExitCode code = client.Call(&Stub::CreateSubsystem, request, subsystem);
+  WipeSecrets(spec);
   return code != kOk ? code : ShowOne(client, subsystem, Detail::kLine);
 }
 
@@ -81,13 +148,18 @@ ExitCode UpdateSubsystem(Client& client, const SubsystemArguments& arguments) {
   v1::UpdateSubsystemRequest request;
   *request.mutable_subsystem() = subsystem;
   if (!arguments.etag.empty()) request.mutable_subsystem()->set_etag(arguments.etag);
-  ChangeSubsystem(arguments, *request.mutable_subsystem()->mutable_spec());
+  v1::SubsystemSpec& spec = *request.mutable_subsystem()->mutable_spec();
+  if (auto status = ChangeSubsystem(arguments, spec); !status.ok()) {
+    WipeSecrets(spec);
+    return Fail(kUsage, status.error().message);
+  }
   request.mutable_update_mask()->add_paths("spec");
   if (!arguments.labels.set.empty() || !arguments.labels.remove.empty()) {
     ChangeLabels(arguments.labels, *request.mutable_subsystem()->mutable_labels());
     request.mutable_update_mask()->add_paths("labels");
   }
   const ExitCode code = client.Call(&Stub::UpdateSubsystem, request, subsystem);
+  WipeSecrets(spec);
   return code != kOk ? code : ShowOne(client, subsystem, Detail::kLine);
 }
 
@@ -96,7 +168,9 @@ ExitCode DeleteSubsystem(Client& client, const SubsystemArguments& arguments) {
   request.set_name(SubsystemName(arguments));
   request.set_etag(arguments.etag);
   v1::DeleteSubsystemResponse response;
-  if (const ExitCode code = client.Call(&Stub::DeleteSubsystem, request, response); code != kOk) return code;
+  if (const ExitCode code = CallSparingKey(client, &Stub::DeleteSubsystem, request, response, arguments.yes);
+      code != kOk)
+    return code;
   return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
 }
 
@@ -119,6 +193,17 @@ void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
   command.add_option("--keep-alive-ms", arguments.keep_alive_ms,
                      "After that long without a sign of life the other side is taken for dead: 1000 to "
                      "600000, 5000 by default");
+  for (SecretArgument& secret : arguments.secrets) {
+    command.add_option(fmt::format("--{}-file", secret.option), secret.file, secret.description)
+        ->type_name(kFileArgument);
+  }
+}
+
+void AddRemoveSecrets(CLI::App& command, SubsystemArguments& arguments) {
+  for (SecretArgument& secret : arguments.secrets) {
+    command.add_flag(fmt::format("--no-{}", secret.option), secret.remove, "Remove the present one")
+        ->excludes(command.get_option(fmt::format("--{}-file", secret.option)));
+  }
 }
 
 CLI::Option* AddAddress(CLI::App& command, SubsystemArguments& arguments, const std::string& more) {
@@ -159,15 +244,17 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals) {
   get->add_option(kSubsystemArgument, arguments->id, kWhich)->required();
   OnRun(*get, globals, arguments, GetSubsystem);
 
-  CLI::App* update =
-      AddCommand(*subsystem, "update",
-                 "Change a subsystem's labels; its addresses while no disk of it is attached; without disks, "
-                 "all but its NQN",
-                 "cleatctl subsystem update array1 --address 10.0.0.1:4420 --address 10.0.1.1:4420\n"
-                 "cleatctl subsystem update array1 --label site=b");
+  CLI::App* update = AddCommand(
+      *subsystem, "update",
+      "Change a subsystem's labels; its addresses and secrets while no disk of it is attached; without "
+      "disks, all but its NQN",
+      "cleatctl subsystem update array1 --address 10.0.0.1:4420 --address 10.0.1.1:4420\n"
+      "nvme gen-dhchap-key | cleatctl subsystem update array1 --dhchap-secret-file -\n"
+      "cleatctl subsystem update array1 --label site=b");
   update->add_option(kSubsystemArgument, arguments->id, kWhich)->required();
   AddAddress(*update, *arguments, "Those that are given replace the present ones");
   AddSubsystemSpec(*update, *arguments);
+  AddRemoveSecrets(*update, *arguments);
   AddLabels(*update, arguments->labels);
   AddRemoveLabels(*update, arguments->labels);
   AddEtag(*update, arguments->etag);
@@ -178,6 +265,7 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals) {
   remove->add_option(kSubsystemArgument, arguments->id, kWhich)->required();
   AddEtag(*remove, arguments->etag);
   AddWait(*remove, arguments->wait_s, "it is gone");
+  remove->add_flag("-y,--yes", arguments->yes, "Destroy its secrets, if cleatd has any, without asking");
   OnRun(*remove, globals, arguments, DeleteSubsystem);
 }
 

@@ -42,6 +42,7 @@ class FakeCleatd : public v1::Cleat::Service {
   Answer<v1::CreateSubsystemRequest, v1::Subsystem> create_subsystem;
   Answer<v1::GetSubsystemRequest, v1::Subsystem> get_subsystem;
   Answer<v1::UpdateSubsystemRequest, v1::Subsystem> update_subsystem;
+  Answer<v1::DeleteSubsystemRequest, v1::DeleteSubsystemResponse> delete_subsystem;
   Answer<v1::WaitRequest, v1::WaitResponse> wait;
   Answer<v1::ApplyHostRequest, v1::ApplyHostResponse> apply_host;
 
@@ -100,6 +101,10 @@ class FakeCleatd : public v1::Cleat::Service {
   grpc::Status UpdateSubsystem(grpc::ServerContext*, const v1::UpdateSubsystemRequest* request,
                                v1::Subsystem* subsystem) override {
     return update_subsystem(*request, *subsystem);
+  }
+  grpc::Status DeleteSubsystem(grpc::ServerContext*, const v1::DeleteSubsystemRequest* request,
+                               v1::DeleteSubsystemResponse* response) override {
+    return delete_subsystem(*request, *response);
   }
   grpc::Status Wait(grpc::ServerContext*, const v1::WaitRequest* request,
                     v1::WaitResponse* response) override {

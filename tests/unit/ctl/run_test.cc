@@ -204,53 +204,6 @@ TEST_F(RunTest, ABackupIsWholeOrNotThere) {
   EXPECT_EQ(Ctl({"store", "backup", path.c_str()}).code, kUsage) << "it is there";
 }
 
-TEST_F(RunTest, ASubsystemIsMadeAndChangedAsTheCommandLineSays) {
-  v1::Subsystem array;
-  cleatd_.create_subsystem = [&](const v1::CreateSubsystemRequest& request, v1::Subsystem& subsystem) {
-    EXPECT_EQ(request.subsystem_id(), "array");
-    array = request.subsystem();
-    array.set_name("subsystems/array");
-    subsystem = array;
-    return grpc::Status::OK;
-  };
-  cleatd_.get_subsystem = [&](const v1::GetSubsystemRequest& request, v1::Subsystem& subsystem) {
-    EXPECT_EQ(request.name(), "subsystems/array");
-    subsystem = array;
-    return grpc::Status::OK;
-  };
-  v1::UpdateSubsystemRequest update;
-  cleatd_.update_subsystem = [&](const v1::UpdateSubsystemRequest& request, v1::Subsystem& subsystem) {
-    update = request;
-    subsystem = request.subsystem();
-    return grpc::Status::OK;
-  };
-  Outcome outcome =
-      Ctl({"subsystem", "create", "array", "--nqn", "nqn.2014-08.org.example:array", "--address", "10.0.0.1",
-           "--address", "10.0.1.1", "--data-digest", "--keep-alive-ms", "8000", "--label", "site=b"});
-  ASSERT_EQ(outcome.code, kOk) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("nqn.2014-08.org.example:array  10.0.0.1,10.0.1.1"));
-  EXPECT_THAT(array.spec().addresses(), testing::ElementsAre("10.0.0.1", "10.0.1.1"));
-  EXPECT_TRUE(array.spec().data_digest());
-  EXPECT_FALSE(array.spec().header_digest());
-  EXPECT_EQ(array.spec().keep_alive_ms(), 8000U);
-  EXPECT_EQ(array.labels().at("site"), "b");
-  outcome = Ctl({"subsystem", "get", "array"});
-  EXPECT_THAT(outcome.out, HasSubstr("8000 ms"));
-  EXPECT_THAT(Ctl({"subsystem", "get", "array", "-o", "yaml"}).out, HasSubstr("10.0.1.1"));
-
-  outcome = Ctl({"subsystem", "update", "subsystems/array", "--no-data-digest", "--address", "10.0.0.2"});
-  ASSERT_EQ(outcome.code, kOk) << outcome.err;
-  EXPECT_FALSE(update.subsystem().spec().data_digest());
-  EXPECT_THAT(update.subsystem().spec().addresses(), testing::ElementsAre("10.0.0.2"))
-      << "in place of all that there were";
-  EXPECT_EQ(update.subsystem().spec().keep_alive_ms(), 8000U) << "what was not given stays";
-  EXPECT_EQ(update.update_mask().paths_size(), 1);
-  outcome = Ctl({"subsystem", "update", "array", "--label", "site=c"});
-  ASSERT_EQ(outcome.code, kOk) << outcome.err;
-  EXPECT_EQ(update.update_mask().paths(0), "labels");
-  EXPECT_EQ(Ctl({"subsystem", "create", "array", "--address", "10.0.0.1"}).code, kUsage) << "without its NQN";
-}
-
 TEST_F(RunTest, NobodyThere) {
   server_->Shutdown();
   std::filesystem::remove(folder_ + "/api.sock");

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command lines for subsystems (run_fixture.h): what cleatd is asked, where secrets come from, and that none is shown.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "ctl/app.h"
+#include "fake_cleatd.h"
+#include "run_fixture.h"
+
+namespace cleat::ctl::subsystem_commands_test {
+namespace {
+
+using fake_cleatd::Refusal;
+using run_fixture::Outcome;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kSecret[] = "DHHC-1:01:QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl9YjiZe:";
+
+class SubsystemCommands : public run_fixture::RunTest {
+ protected:
+  // A cleatd with one subsystem, which it shows as it was given, but for secrets.
+  SubsystemCommands() {
+    cleatd_.create_subsystem = [&](const v1::CreateSubsystemRequest& request, v1::Subsystem& subsystem) {
+      EXPECT_EQ(request.subsystem_id(), "array");
+      created_ = request.subsystem();
+      array_ = created_;
+      array_.set_name("subsystems/array");
+      for (v1::Secret* const secret :
+           {array_.mutable_spec()->mutable_dhchap_secret(), array_.mutable_spec()->mutable_tls_psk()}) {
+        if (secret->has_plain_key())
+          secret->mutable_wrapped_key()->set_key_encryption_key("0123456789abcdef");
+      }
+      subsystem = array_;
+      return grpc::Status::OK;
+    };
+    cleatd_.get_subsystem = [&](const v1::GetSubsystemRequest& request, v1::Subsystem& subsystem) {
+      EXPECT_EQ(request.name(), "subsystems/array");
+      subsystem = array_;
+      return grpc::Status::OK;
+    };
+    cleatd_.update_subsystem = [&](const v1::UpdateSubsystemRequest& request, v1::Subsystem& subsystem) {
+      update_ = request;
+      subsystem = array_;
+      return grpc::Status::OK;
+    };
+  }
+  Outcome Create(std::vector<const char*> more) {
+    std::vector<const char*> arguments = {
+        "subsystem", "create", "array", "--nqn", "nqn.2014-08.org.example:array", "--address", "10.0.0.1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Ctl(arguments);
+  }
+  std::string WriteFile(const std::string& name, const std::string& text) {
+    std::string path = folder_ + "/" + name;
+    std::ofstream(path) << text;
+    std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+    return path;
+  }
+
+  v1::Subsystem created_;
+  v1::Subsystem array_;
+  v1::UpdateSubsystemRequest update_;
+};
+
+TEST_F(SubsystemCommands, MakeAndChangeOneAsTheCommandLineSays) {
+  Outcome outcome =
+      Ctl({"subsystem", "create", "array", "--nqn", "nqn.2014-08.org.example:array", "--address", "10.0.0.1",
+           "--address", "10.0.1.1", "--data-digest", "--keep-alive-ms", "8000", "--label", "site=b"});
+  ASSERT_EQ(outcome.code, kOk) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("nqn.2014-08.org.example:array  10.0.0.1,10.0.1.1"));
+  EXPECT_THAT(created_.spec().addresses(), testing::ElementsAre("10.0.0.1", "10.0.1.1"));
+  EXPECT_TRUE(created_.spec().data_digest());
+  EXPECT_FALSE(created_.spec().header_digest());
+  EXPECT_EQ(created_.spec().keep_alive_ms(), 8000U);
+  EXPECT_EQ(created_.labels().at("site"), "b");
+  outcome = Ctl({"subsystem", "get", "array"});
+  EXPECT_THAT(outcome.out, HasSubstr("8000 ms"));
+  EXPECT_THAT(Ctl({"subsystem", "get", "array", "-o", "yaml"}).out, HasSubstr("10.0.1.1"));
+
+  outcome = Ctl({"subsystem", "update", "subsystems/array", "--no-data-digest", "--address", "10.0.0.2"});
+  ASSERT_EQ(outcome.code, kOk) << outcome.err;
+  EXPECT_FALSE(update_.subsystem().spec().data_digest());
+  EXPECT_THAT(update_.subsystem().spec().addresses(), testing::ElementsAre("10.0.0.2"))
+      << "in place of all that there were";
+  EXPECT_EQ(update_.subsystem().spec().keep_alive_ms(), 8000U) << "what was not given stays";
+  EXPECT_EQ(update_.update_mask().paths_size(), 1);
+  outcome = Ctl({"subsystem", "update", "array", "--label", "site=c"});
+  ASSERT_EQ(outcome.code, kOk) << outcome.err;
+  EXPECT_EQ(update_.update_mask().paths(0), "labels");
+  EXPECT_EQ(Ctl({"subsystem", "create", "array", "--address", "10.0.0.1"}).code, kUsage) << "without its NQN";
+}
+
+TEST_F(SubsystemCommands, SecretsComeFromFilesAndAreNotShown) {
+  const std::string chap = WriteFile("chap", std::string(kSecret) + "\n");
+  const std::string psk = WriteFile("psk", "NVMeTLSkey-1:...:");
+  const Outcome made = Create({"--dhchap-secret-file", chap.c_str(), "--tls-psk-file", psk.c_str()});
+  ASSERT_EQ(made.code, kOk) << made.err;
+  EXPECT_EQ(created_.spec().dhchap_secret().plain_key(), kSecret) << "without the end of the line";
+  EXPECT_EQ(created_.spec().tls_psk().plain_key(), "NVMeTLSkey-1:...:");
+  EXPECT_FALSE(created_.spec().has_dhchap_ctrl_secret());
+  EXPECT_EQ(made.err, "");
+  const Outcome shown = Ctl({"subsystem", "get", "array"});
+  EXPECT_THAT(shown.out, HasSubstr("kept under 0123456789abcdef"));
+  EXPECT_THAT(shown.out + made.out, Not(HasSubstr("DHHC")));
+}
+
+TEST_F(SubsystemCommands, AnUpdateSetsOneAndRemovesAnotherAndLeavesTheRest) {
+  const std::string chap = WriteFile("chap", kSecret);
+  v1::SubsystemSpec& spec = *array_.mutable_spec();
+  spec.mutable_dhchap_secret()->mutable_wrapped_key()->set_key_encryption_key("0123456789abcdef");
+  spec.mutable_tls_psk()->mutable_wrapped_key()->set_key_encryption_key("0123456789abcdef");
+  Outcome outcome =
+      Ctl({"subsystem", "update", "array", "--no-tls-psk", "--dhchap-ctrl-secret-file", chap.c_str()});
+  ASSERT_EQ(outcome.code, kOk) << outcome.err;
+  const v1::SubsystemSpec& asked = update_.subsystem().spec();
+  EXPECT_EQ(asked.dhchap_secret().wrapped_key().key_encryption_key(), "0123456789abcdef") << "as it is";
+  EXPECT_EQ(asked.dhchap_ctrl_secret().plain_key(), kSecret);
+  EXPECT_TRUE(asked.has_tls_psk()) << "there and empty: removed";
+  EXPECT_EQ(asked.tls_psk().key_case(), v1::Secret::KEY_NOT_SET);
+  EXPECT_EQ(update_.update_mask().paths(0), "spec");
+  outcome = Ctl({"subsystem", "update", "array", "--no-tls-psk", "--tls-psk-file", chap.c_str()});
+  EXPECT_EQ(outcome.code, kUsage);
+}
+
+TEST_F(SubsystemCommands, AFileThatHasNoSecretIsNamedAndNotShown) {
+  const auto refused = [&](const std::string& file, const std::string& says) {
+    const Outcome outcome = Create({"--dhchap-secret-file", file.c_str()});
+    EXPECT_EQ(outcome.code, kUsage) << says;
+    EXPECT_THAT(outcome.err, HasSubstr("--dhchap-secret-file " + file));
+    EXPECT_THAT(outcome.err, HasSubstr(says));
+    EXPECT_THAT(outcome.err, Not(HasSubstr("secret-text")));
+  };
+  refused(folder_ + "/none", "it can't be opened");
+  refused(folder_, "it can't be read");
+  refused(WriteFile("empty", " \n"), "there is nothing in it");
+  std::string much;
+  while (much.size() <= 256) much += "secret-text";
+  refused(WriteFile("much", much), "too large");
+  EXPECT_FALSE(created_.has_spec()) << "cleatd is not asked";
+
+  const std::string chap = WriteFile("chap", kSecret);
+  using std::filesystem::perms;
+  std::filesystem::permissions(chap, perms::owner_read | perms::others_read);
+  const Outcome open = Create({"--dhchap-secret-file", chap.c_str()});
+  EXPECT_EQ(open.code, kOk);
+  EXPECT_THAT(open.err, HasSubstr("other users can read it: chmod 600"));
+}
+
+TEST_F(SubsystemCommands, SecretsAreDestroyedOnlyWhenThatIsMeant) {
+  std::vector<bool> spared;
+  cleatd_.delete_subsystem = [&](const v1::DeleteSubsystemRequest& request, v1::DeleteSubsystemResponse&) {
+    spared.push_back(request.spare_key());
+    return request.spare_key()
+               ? Refusal(grpc::StatusCode::FAILED_PRECONDITION, "KEY_NOT_KEPT", "it has secrets")
+               : grpc::Status::OK;
+  };
+  const Outcome refused = Ctl({"subsystem", "delete", "array"});
+  EXPECT_EQ(refused.code, kUsage) << "nobody is there to be asked";
+  EXPECT_THAT(refused.err, HasSubstr("--yes"));
+  EXPECT_EQ(Ctl({"subsystem", "delete", "array", "--yes"}).code, kOk);
+  EXPECT_EQ(spared, (std::vector<bool>{true, false}));
+}
+
+}  // namespace
+}  // namespace cleat::ctl::subsystem_commands_test
