@@ -11,11 +11,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "block/in_doubt.h"
 #include "block/memory.h"
 #include "block/request.h"
 #include "reactor/reactor.h"
@@ -161,6 +163,12 @@ class Device {
   virtual Task<Status> Extend(const std::vector<pool::ExtentRun>& /*extents*/) {
     co_return Error(ErrorCode::kInvalidArgument, name_ + ": it is no disk of a pool, and has no extents");
   }
+
+  // What becomes of requests that wait for writes in doubt, from now on, also of those that wait already. Devices that have no such writes
+  // have nothing to do.
+  virtual void SetInDoubt(const InDoubt& /*rule*/) {}
+  // How the paths to the storage do; nullopt: of a device that has none of its own.
+  virtual std::optional<PathsReport> paths() const { return std::nullopt; }
 
   // No channel is left. After it the device is only destroyed.
   virtual Task<Status> Close() { co_return Ok{}; }

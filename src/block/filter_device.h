@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,6 +47,8 @@ class FilterDevice : public Device {
     return below_->Extend(extents);
   }
   Task<Status> Resize(uint64_t size_bytes) override;
+  void SetInDoubt(const InDoubt& rule) override { below_->SetInDoubt(rule); }
+  std::optional<PathsReport> paths() const override { return below_->paths(); }
   Task<Status> Close() override { return below_->Close(); }
 
  protected:

@@ -59,6 +59,8 @@ class DoubtLedger {
   std::vector<BlockRange> ranges() const;
   // The lives that left something in doubt and are not proved, or have not been reported by all.
   std::vector<LifeId> lives() const;
+  // Whether the life has left something in doubt.
+  bool HasGhost(LifeId life) const;
 
  private:
   struct Entry {
@@ -81,7 +83,6 @@ class DoubtLedger {
   void Add(const Attempt& attempt, std::span<const LifeId> lives);
   static void AddLives(Entry& entry, std::span<const LifeId> lives);
   void MergeClosest();
-  bool HasGhost(LifeId life) const;
   void ForgetHarmless();
   void OpenRetries();
   bool IsObeyed(const Entry& entry) const;

@@ -43,9 +43,9 @@ bool DoubtView::MayRetry(const Attempt& request) const {
   if (!KnowsAllReports()) {
     return false;
   }
-  return !AnyOver(request.range, [&](const Ghost& ghost) {
-    return ghost.origin == kNobody || ghost.origin != request.origin || !ghost.retry_open;
-  });
+  return accepts_ || !AnyOver(request.range, [&](const Ghost& ghost) {
+           return ghost.origin == kNobody || ghost.origin != request.origin || !ghost.retry_open;
+         });
 }
 
 bool DoubtView::MayFail(const Attempt& request) const {

@@ -18,7 +18,9 @@ class DoubtView {
   explicit DoubtView(uint32_t reactor);
 
   // Whether a request that has never been sent, or none of whose attempts can have reached a target, may be sent.
-  bool MaySend(const Attempt& request) const { return ghosts_.empty() || !IsHeld(request); }
+  bool MaySend(const Attempt& request) const {
+    return ghosts_.empty() || (accepts_ ? has_table() : !IsHeld(request));
+  }
   // The same for a request with an attempt in doubt: that waits besides until the ledger knows this reactor's reports, and until what was
   // under way over its ghosts has ended.
   bool MayRetry(const Attempt& request) const;
@@ -26,6 +28,12 @@ class DoubtView {
   // or the guest could send a newer write past it.
   bool MayFail(const Attempt& request) const;
 
+  // The disk's owner takes the risk from now on, or no longer: what is in doubt holds nothing that wants to be sent. Nothing else changes.
+  // Before the first table nothing is sent, as the disk may be another engine's until then; a request with an attempt in doubt waits until the
+  // ledger knows of that; and ghosts are reported, obeyed and acknowledged as before, so that they hold again once the risk is taken no longer.
+  void SetAccepts(bool accepts) { accepts_ = accepts; }
+
+  bool has_table() const { return version_ != 0; }
   // Whether the table that is obeyed takes all reports of this reactor into account.
   bool KnowsAllReports() const { return reports_seen_ == reports_sent_; }
 
@@ -47,6 +55,7 @@ class DoubtView {
 
   const uint32_t reactor_;
   uint64_t version_ = 0;
+  bool accepts_ = false;
   uint64_t reports_sent_ = 0;
   uint64_t reports_seen_ = 0;
   std::vector<Ghost> ghosts_;  // by range.first; before the first table, one over all that there can be

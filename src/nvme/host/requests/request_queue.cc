@@ -107,16 +107,16 @@ void RequestQueue::Record(const Request& request, uint32_t slot, uint64_t bytes)
 }
 
 // Where a request waits that could not go on. One with commands under way waits for those, in no line.
-void RequestQueue::Settle(Request& request, Stop stop) {
+void RequestQueue::Settle(Request& request, Stop stop, uint64_t since_ns) {
   if (WordOf(request, kUnderWay) > 0) return;
   switch (stop) {
     case Stop::kRoom:
       return waiting_.Push(request);
     case Stop::kDoubt:
-      return held_.Push(request);
+      return Hold(request, since_ns);
     case Stop::kNoCommand:
       WordOf(request, kFailure) = kLacking;
-      return GiveUp(request);
+      return GiveUp(request, since_ns);
     case Stop::kNothing:
       return;
   }
@@ -240,6 +240,7 @@ void RequestQueue::AbortQueued(const Request* only) {
       request = next;
     }
   }
+  NoteHeld(0);
   while (Request* const request = aborted.PopFront()) End(*request, IoStatus::kAborted);
 }
 
@@ -304,12 +305,17 @@ bool RequestQueue::MayBeGone(Request& request) {
 }
 
 // The request is answered with its failure: at once, or when the view allows it.
-void RequestQueue::GiveUp(Request& request) {
+void RequestQueue::GiveUp(Request& request, uint64_t since_ns) {
   if (Has(request, kInDoubt)) {
-    if (!view_.MayFail(AttemptOf(request))) return held_.Push(request);
+    if (!view_.MayFail(AttemptOf(request))) return Hold(request, since_ns);
     owner_.GivenUp(WordOf(request, kOrigin));
   }
   const uint64_t failure = WordOf(request, kFailure);
+  if ((failure & kTooLate) != 0) {
+    if (config_.waits != nullptr) config_.waits->failed.fetch_add(1, std::memory_order_relaxed);
+    request.error_number = ETIME;
+    return End(request, IoStatus::kIoError);
+  }
   if ((failure & kLacking) != 0) {
     request.error_number = EOPNOTSUPP;
     return End(request, IoStatus::kUnsupported);
@@ -345,6 +351,7 @@ void RequestQueue::BeginAnew(block::RequestList& lost) {
 
 void RequestQueue::Tick(uint64_t now_ns) {
   paths_.Tick(now_ns);
+  AgeHeld(now_ns);
   for (Request* request = paused_.front(); request != nullptr; request = paused_.Next(*request)) {
     if (WordOf(*request, kResumeNs) == 0) WordOf(*request, kResumeNs) = now_ns + kPauseNs;
   }
@@ -356,6 +363,73 @@ void RequestQueue::Tick(uint64_t now_ns) {
     waiting_.Push(*request);
   }
   Serve();
+}
+
+// ---- What waits for doubt
+
+void RequestQueue::SetInDoubt(const block::InDoubt& rule) {
+  fail_after_ns_ = rule.policy == block::InDoubt::Policy::kFailAfter ? rule.fail_after_ns : 0;
+  view_.SetAccepts(rule.policy == block::InDoubt::Policy::kAccept);
+  TryHeld();
+}
+
+// The request has no command under way and is in no line.
+void RequestQueue::Hold(Request& request, uint64_t since_ns) {
+  WordOf(request, kSinceNs) = since_ns;
+  held_.Push(request);
+  NoteHeld(0);
+}
+
+void RequestQueue::TryHeld() {
+  looked_at_.TakeAll(held_);
+  while (Request* const request = looked_at_.Pop()) {
+    const uint64_t since_ns = std::exchange(WordOf(*request, kSinceNs), 0);
+    if (WordOf(*request, kFailure) != 0) {
+      GiveUp(*request, since_ns);
+    } else {
+      GoOn(*request, since_ns);
+    }
+  }
+  NoteHeld(0);
+}
+
+// Those that wait have a time from here on. What fails waits for its answer as long as the guest could overtake its ghost (GiveUp).
+void RequestQueue::AgeHeld(uint64_t now_ns) {
+  if (held_.empty()) return;
+  for (Request* request = held_.front(); request != nullptr;) {
+    Request* const next = held_.Next(*request);
+    uint64_t& since_ns = WordOf(*request, kSinceNs);
+    if (since_ns == 0) since_ns = now_ns;
+    if (IsTooLate(*request, now_ns)) {
+      held_.Remove(*request);
+      looked_at_.Push(*request);
+      WordOf(*request, kFailure) = kTooLate;
+    }
+    request = next;
+  }
+  while (Request* const request = looked_at_.Pop())
+    GiveUp(*request, std::exchange(WordOf(*request, kSinceNs), 0));
+  // What has begun to wait within a completion just now is not the oldest, or has the next Tick.
+  uint64_t oldest_ns = 0;
+  for (Request* request = held_.front(); request != nullptr; request = held_.Next(*request)) {
+    const uint64_t since_ns = WordOf(*request, kSinceNs);
+    if (since_ns != 0 && (oldest_ns == 0 || since_ns < oldest_ns)) oldest_ns = since_ns;
+  }
+  NoteHeld(oldest_ns);
+}
+
+// Before the first table it is not doubt that the request waits for, but the disk.
+bool RequestQueue::IsTooLate(const Request& request, uint64_t now_ns) const {
+  return fail_after_ns_ != 0 && view_.has_table() && WordOf(request, kFailure) == 0 &&
+         now_ns - WordOf(request, kSinceNs) >= fail_after_ns_;
+}
+
+// `since_ns` 0: that of the oldest is what it was, or comes with the next Tick.
+void RequestQueue::NoteHeld(uint64_t since_ns) {
+  if (config_.waits == nullptr) return;
+  const uint64_t count = held_.count() + looked_at_.count();
+  config_.waits->requests.store(count, std::memory_order_relaxed);
+  if (since_ns != 0 || count == 0) config_.waits->since_ns.store(since_ns, std::memory_order_relaxed);
 }
 
 // ---- Paths
@@ -412,14 +486,7 @@ void RequestQueue::PathEnded(LifeId life) {
 void RequestQueue::Adopt(DoubtTable table) {
   owner_.Acked(view_.Adopt(std::move(table), AttemptsUnderWay()));
   const bool has_freed = FreeKeptSlots();
-  looked_at_.TakeAll(held_);
-  while (Request* const request = looked_at_.Pop()) {
-    if (WordOf(*request, kFailure) != 0) {
-      GiveUp(*request);
-    } else {
-      GoOn(*request);
-    }
-  }
+  TryHeld();
   if (has_freed) Serve();
 }
 

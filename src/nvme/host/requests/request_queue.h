@@ -12,6 +12,9 @@
 // came back unanswered the slot stays taken until a table was adopted that knows of all reports, as the ledger has stored its ghost by
 // then.
 //
+// A request that waits for doubt waits without limit, or as the disk's rule says (block/in_doubt.h): it fails after a time, where none has
+// begun before the first table, since what it waits for until then is the disk; or it does not wait.
+//
 // Not here: COMPARE AND WRITE, which the pipeline makes of a read and a write with the range held (block/compare_and_write.h); its write is
 // in doubt, and retried, as any other.
 //
@@ -28,6 +31,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "block/in_doubt.h"
 #include "block/request.h"
 #include "nvme/fabrics/capsule.h"
 #include "nvme/fabrics/queue_pair.h"
@@ -35,6 +39,7 @@
 #include "nvme/host/doubt/doubt_log.h"
 #include "nvme/host/doubt/doubt_view.h"
 #include "nvme/host/requests/command_maker.h"
+#include "nvme/host/requests/doubt_waits.h"
 #include "nvme/host/requests/path_set.h"
 #include "nvme/host/requests/request_line.h"
 #include "nvme/status.h"
@@ -80,6 +85,7 @@ class RequestQueue {
     // Its row `reactor` is this queue's, open and empty when the first table comes; nothing is written to it while no request is here. The
     // memory lives longer.
     std::optional<DoubtLog> log = std::nullopt;
+    DoubtWaits* waits = nullptr;  // told what waits for doubt, if anybody wants to know; lives longer
   };
   RequestQueue(const Config& config, RequestQueueOwner& owner);
   ~RequestQueue();  // no request is left
@@ -111,10 +117,12 @@ class RequestQueue {
   // ---- The ledger
   // Before the first one no command that writes is sent. Mails the answer, then goes on with what it no longer holds.
   void Adopt(DoubtTable table);
+  // What becomes of requests that wait for doubt, from now on.
+  void SetInDoubt(const block::InDoubt& rule);
 
   // ---- Time, at least every kPauseNs while wants_tick(); room for commands may come with it.
   void Tick(uint64_t now_ns);
-  bool wants_tick() const { return !paused_.empty() || paths_.has_refused(); }
+  bool wants_tick() const { return !paused_.empty() || !held_.empty() || paths_.has_refused(); }
 
   // For people: requests that are here; that wait for a path, for doubt, for a pause.
   struct Counts {
@@ -136,6 +144,8 @@ class RequestQueue {
     kTries,     // again, as the target said that it may help; above 32 bits those of MayBeGone
     kOrigin,    // of one that writes
     kResumeNs = kBegun,  // while it pauses: until when; 0: the next Tick says
+    kSinceNs =
+        kUnderWay,  // while it waits for doubt, with no command under way: since when; 0: the next Tick says
   };
   enum Flag : uint8_t {
     kInDoubt = 1,  // has left a ghost
@@ -145,9 +155,10 @@ class RequestQueue {
   static constexpr uint32_t kPathShift = 8;
   static constexpr uint64_t kFlagsMask = (1U << kPathShift) - 1;
   enum Failure : uint32_t {
-    kStatus = 1 << 16,  // the target's, in the bits below
-    kShort = 1 << 17,   // success with less data than was asked for
-    kLacking = 1 << 18  // the target has no such command
+    kStatus = 1 << 16,   // the target's, in the bits below
+    kShort = 1 << 17,    // success with less data than was asked for
+    kLacking = 1 << 18,  // the target has no such command
+    kTooLate = 1 << 19   // it waited for doubt for as long as it may
   };
   // What keeps a request from its next command.
   enum class Stop : uint8_t { kNothing, kRoom, kDoubt, kNoCommand };
@@ -179,10 +190,11 @@ class RequestQueue {
   }
 
   // ---- A request's way
-  void GoOn(block::Request& request) { Settle(request, SendSome(request)); }
+  // `since_ns`: since when it has waited for doubt, where it has; for the case that it goes on doing so.
+  void GoOn(block::Request& request, uint64_t since_ns = 0) { Settle(request, SendSome(request), since_ns); }
   Stop SendSome(block::Request& request);
   bool SendNext(block::Request& request, uint32_t place);
-  void Settle(block::Request& request, Stop stop);
+  void Settle(block::Request& request, Stop stop, uint64_t since_ns = 0);
   void Serve();
   bool MayGo(const block::Request& request) const;
   uint32_t FindPath(const block::Request& request) const;
@@ -200,8 +212,15 @@ class RequestQueue {
   void Failed(block::Request& request);
   bool MayTryAgain(block::Request& request);
   bool MayBeGone(block::Request& request);
-  void GiveUp(block::Request& request);
+  void GiveUp(block::Request& request, uint64_t since_ns = 0);
   void BeginAnew(block::RequestList& lost);
+
+  // ---- What waits for doubt
+  void Hold(block::Request& request, uint64_t since_ns);
+  void TryHeld();
+  void AgeHeld(uint64_t now_ns);
+  bool IsTooLate(const block::Request& request, uint64_t now_ns) const;
+  void NoteHeld(uint64_t since_ns);
 
   // ---- Paths
   void SetFormat(PathSet::Path& path, const PathFormat& format);
@@ -216,11 +235,12 @@ class RequestQueue {
   OriginId last_origin_;
   uint64_t requests_ = 0;
   uint64_t in_doubt_ = 0;
-  uint32_t block_bytes_ = 0;  // 0: no path yet
+  uint64_t fail_after_ns_ = 0;  // 0: what waits for doubt never fails
+  uint32_t block_bytes_ = 0;    // 0: no path yet
 
   RequestLine waiting_;    // for a path with room, a slot, or a list for the next command's data
   RequestLine held_;       // for the view; those with a failure, to be failed
-  RequestLine looked_at_;  // those of held_ while a new table is tried on them
+  RequestLine looked_at_;  // those of held_ while they are tried again, or failed
   RequestLine paused_;
 
   PathSet paths_{kPauseNs};

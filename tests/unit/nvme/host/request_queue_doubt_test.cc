@@ -2,6 +2,8 @@
 // How a request queue keeps the rules of docs/nvmeof.md, "Writes in doubt".
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
 #include "tests/unit/nvme/host/request_queue_fixture.h"
 
 namespace cleat::nvme::host::requests_test {
@@ -316,6 +318,204 @@ TEST_F(RequestsInDoubt, WhatIsHeldIsAbortedUnlessItIsInDoubtItself) {
   Deliver();
   Answer(pair_);
   EXPECT_TRUE(own.done);
+}
+
+// ---- What waits too long, and what does not wait
+
+constexpr uint64_t kSecond = kNsPerSecond;
+constexpr block::InDoubt kFailAfterASecond{.policy = block::InDoubt::Policy::kFailAfter,
+                                           .fail_after_ns = kSecond};
+constexpr block::InDoubt kAccept{.policy = block::InDoubt::Policy::kAccept, .fail_after_ns = 0};
+
+TEST_F(RequestsInDoubt, WhatWaitsIsCountedWithItsTimeAndOnlyWhileItDoes) {
+  Open(pair_);
+  Io& plain = Submit(Op::kWrite, 100, 8);
+  EXPECT_EQ(waits_.requests, 0U);
+  EXPECT_FALSE(queue_.wants_tick());
+  Answer(pair_);
+  EXPECT_TRUE(plain.done);
+  Break(pair_, Reached::kPerhapsAll);
+
+  FakePair next(3);
+  queue_.PathReady(3, next, MakeFormat(), PathState::kOptimized);
+  ledger_.Over(33);
+  ledger_.Take(other_.EndLife(33, {kOthers}));
+  queue_.PathEnded(33);
+  Deliver();
+  Submit(Op::kWrite, 4, 1);
+  EXPECT_EQ(waits_.requests, 1U);
+  EXPECT_EQ(waits_.since_ns, 0U) << "no time has come yet";
+  ASSERT_TRUE(queue_.wants_tick());
+  queue_.Tick(5 * kSecond);
+  Submit(Op::kWrite, 5, 1);
+  queue_.Tick(6 * kSecond);
+  EXPECT_EQ(waits_.requests, 2U);
+  EXPECT_EQ(waits_.since_ns, 5 * kSecond) << "the oldest";
+  ledger_.Take(other_.EndLife(44, {{.origin = 10, .range = {.first = 4, .blocks = 1}}}));
+  ledger_.Over(44);
+  queue_.PathEnded(44);
+  Deliver();
+  queue_.Tick(7 * kSecond);
+  EXPECT_EQ(waits_.since_ns, 5 * kSecond) << "another table begins no new wait";
+  Prove(33);
+  EXPECT_EQ(waits_.requests, 1U);
+  queue_.Tick(8 * kSecond);
+  EXPECT_EQ(waits_.since_ns, 5 * kSecond);
+  Prove(44);
+  EXPECT_EQ(waits_.requests, 0U);
+  EXPECT_EQ(waits_.since_ns, 0U);
+  EXPECT_FALSE(queue_.wants_tick());
+  while (!next.sent.empty()) Answer(next);
+}
+
+TEST_F(RequestsInDoubt, AWriteThatWaitsForAnothersGhostFailsAfterItsTimeAndNotBefore) {
+  PutInDoubt();
+  Deliver();
+  Answer(pair_);
+  queue_.SetInDoubt(kFailAfterASecond);
+  Io& first = Submit(Op::kWrite, 0, 8);
+  queue_.Tick(kSecond);
+  Io& second = Submit(Op::kWrite, 0, 8);
+  queue_.Tick(kSecond + 1);
+  queue_.Tick(2 * kSecond - 1);
+  EXPECT_FALSE(first.done);
+  queue_.Tick(2 * kSecond);
+  ASSERT_TRUE(first.done);
+  EXPECT_EQ(first.status, IoStatus::kIoError);
+  EXPECT_EQ(first.request.error_number, ETIME);
+  EXPECT_FALSE(second.done) << "each has its own time";
+  EXPECT_EQ(waits_.failed, 1U);
+  EXPECT_EQ(waits_.requests, 1U);
+  EXPECT_EQ(waits_.since_ns, kSecond + 1);
+  queue_.Tick(2 * kSecond + 1);
+  EXPECT_TRUE(second.done);
+  EXPECT_EQ(ledger_.ghosts(), 1U) << "what it waited for is in doubt as before";
+}
+
+// The failure of a write with a ghost of its own may be answered only when no reactor would send a newer one past that ghost.
+TEST_F(RequestsInDoubt, AWriteInDoubtItselfFailsOnlyWhenEveryReactorObeysItsGhost) {
+  queue_.SetInDoubt(kFailAfterASecond);
+  Io& io = PutInDoubt();
+  queue_.Tick(kSecond);
+  log_.clear();
+  queue_.Tick(3 * kSecond);
+  EXPECT_FALSE(io.done) << "nobody obeys its ghost yet";
+  EXPECT_EQ(waits_.requests, 1U);
+  mail_.front()();  // the report
+  mail_.clear();
+  queue_.Adopt(ledger_.TableFor(0));
+  queue_.Tick(4 * kSecond);
+  EXPECT_FALSE(io.done) << "reactor 1 does not";
+  mail_.front()();
+  mail_.clear();
+  Deliver();
+  ASSERT_TRUE(io.done);
+  EXPECT_EQ(io.request.error_number, ETIME);
+  EXPECT_EQ(log_, std::vector<std::string>{"given up"});
+  ASSERT_EQ(ledger_.TableFor(0).ghosts.size(), 1U);
+  EXPECT_EQ(ledger_.TableFor(0).ghosts[0].origin, kNobody) << "it holds everybody from now on";
+  EXPECT_TRUE(pair_.sent.empty());
+}
+
+TEST_F(RequestsInDoubt, NothingFailsThatWaitsForAnythingElse) {
+  queue_.SetInDoubt(kFailAfterASecond);
+  Io& before_table = Submit(Op::kWrite, 0, 8);  // which another engine may still have
+  queue_.PathReady(2, pair_, MakeFormat(), PathState::kOptimized);
+  queue_.Tick(kSecond);
+  queue_.Tick(100 * kSecond);
+  EXPECT_FALSE(before_table.done);
+  EXPECT_EQ(waits_.failed, 0U);
+  Deliver();
+  ASSERT_EQ(pair_.sent.size(), 1U);
+  queue_.Tick(200 * kSecond);
+  EXPECT_FALSE(before_table.done) << "it is under way";
+  Answer(pair_);
+  queue_.SetState(2, PathState::kUnusable);
+  Io& for_path = Submit(Op::kWrite, 8, 8);
+  Io& read = Submit(Op::kRead, 0, 8);
+  queue_.Tick(300 * kSecond);
+  queue_.Tick(400 * kSecond);
+  EXPECT_FALSE(for_path.done || read.done);
+  queue_.SetState(2, PathState::kOptimized);
+  while (!pair_.sent.empty()) Answer(pair_);
+  EXPECT_TRUE(for_path.done && read.done);
+}
+
+TEST_F(RequestsInDoubt, TheTimeOfAWaitDoesNotCountTheTimeWithoutAPath) {
+  queue_.SetInDoubt(kFailAfterASecond);
+  PutInDoubt();
+  Deliver();
+  Answer(pair_);
+  Io& io = Submit(Op::kWrite, 0, 8);
+  queue_.Tick(kSecond);
+  queue_.SetState(2, PathState::kUnusable);
+  Prove(1);
+  queue_.Tick(10 * kSecond);
+  EXPECT_EQ(queue_.counts().for_path, 1U);
+  ledger_.Over(33);
+  ledger_.Take(other_.EndLife(33, {kOthers}));
+  queue_.PathEnded(33);
+  Deliver();
+  queue_.SetState(2, PathState::kOptimized);
+  EXPECT_EQ(queue_.counts().for_doubt, 1U);
+  queue_.Tick(20 * kSecond);
+  EXPECT_FALSE(io.done);
+  queue_.Tick(21 * kSecond);
+  EXPECT_TRUE(io.done);
+}
+
+TEST_F(RequestsInDoubt, ARuleThatHoldsAgainFailsNothingMore) {
+  PutInDoubt();
+  Deliver();
+  Answer(pair_);
+  queue_.SetInDoubt(kFailAfterASecond);
+  Io& io = Submit(Op::kWrite, 0, 8);
+  queue_.Tick(kSecond);
+  queue_.SetInDoubt({});
+  queue_.Tick(100 * kSecond);
+  EXPECT_FALSE(io.done);
+  Prove(1);
+  Answer(pair_);
+  EXPECT_TRUE(io.done);
+}
+
+TEST_F(RequestsInDoubt, WhereDoubtIsAcceptedNothingWaitsForItAndNothingIsForgotten) {
+  others_under_way_ = {kOthers};
+  Io& own = PutInDoubt();
+  Deliver();
+  Io& over = Submit(Op::kWrite, 0, 8);
+  EXPECT_TRUE(pair_.sent.empty());
+  queue_.SetInDoubt(kAccept);
+  ASSERT_EQ(pair_.sent.size(), 2U) << "the retry, and the newer one over its ghost";
+  Answer(pair_);
+  Answer(pair_);
+  EXPECT_TRUE(own.done && over.done);
+  EXPECT_EQ(waits_.requests, 0U);
+  Io& next = Submit(Op::kWriteZeroes, 4, 2);
+  EXPECT_EQ(pair_.sent.size(), 1U);
+  Answer(pair_);
+  EXPECT_TRUE(next.done);
+  EXPECT_EQ(ledger_.ghosts(), 1U);
+  EXPECT_EQ(log_memory_.Found(), (std::vector<BlockRange>{{.first = 0, .blocks = 8}}));
+
+  queue_.SetInDoubt({});
+  Submit(Op::kWrite, 7, 1);
+  EXPECT_TRUE(pair_.sent.empty()) << "what is in doubt holds again";
+  EXPECT_EQ(waits_.requests, 1U);
+  others_under_way_.clear();
+  Prove(1);
+  Answer(pair_);
+}
+
+TEST_F(RequestsInDoubt, BeforeTheFirstTableNothingIsWrittenWhereDoubtIsAcceptedEither) {
+  queue_.SetInDoubt(kAccept);
+  queue_.PathReady(2, pair_, MakeFormat(), PathState::kOptimized);
+  Io& write = Submit(Op::kWrite, 0, 8);
+  EXPECT_TRUE(pair_.sent.empty()) << "another engine may have the disk";
+  Deliver();
+  ASSERT_EQ(pair_.sent.size(), 1U);
+  Answer(pair_);
+  EXPECT_TRUE(write.done);
 }
 
 }  // namespace

@@ -114,7 +114,6 @@ struct Io {
   }
   Io(const Io&) = delete;
   Io& operator=(const Io&) = delete;
-
   std::vector<uint8_t> memory;
   std::shared_ptr<block::MemoryRegion> region;
   std::vector<Segment> segments;
@@ -242,8 +241,10 @@ class RequestQueueTest : public testing::Test, public RequestQueueOwner {
   uint64_t now_ns_ = kNsPerSecond;
   std::deque<Io> ios_;
   LogMemory log_memory_;
-  RequestQueue queue_{{.reactor = 0, .first_origin = 100, .write_cache = true, .log = log_memory_.log()},
-                      *this};
+  DoubtWaits waits_;
+  RequestQueue queue_{
+      {.reactor = 0, .first_origin = 100, .write_cache = true, .log = log_memory_.log(), .waits = &waits_},
+      *this};
   DoubtView other_{1};
 };
 
