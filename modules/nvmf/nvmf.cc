@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/nvmf/nvmf.h"
 
+#include <optional>
 #include <utility>
 
 #include "modules/nvmf/nvmf_disk.h"
@@ -35,6 +36,8 @@ class OpenedNvmf final : public NvmfDevice {
     co_return Ok{};
   }
   Status ConfirmDead() override { return disk_->ConfirmDead(); }
+  void SetInDoubt(const block::InDoubt& rule) override { disk_->SetInDoubt(rule); }
+  std::optional<block::PathsReport> paths() const override { return disk_->paths(); }
 
  private:
   const std::string io_path_;

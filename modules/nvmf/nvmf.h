@@ -46,6 +46,8 @@ struct NvmfEvents {
   // again and can't be used as it is.
   std::function<void()> connected;
   std::function<void(const Error& why)> broken;
+  // What paths() of the device says is another by now, but for what waits: the state of a path, or what is in doubt.
+  std::function<void()> paths_changed;
 };
 
 struct NvmfOptions {

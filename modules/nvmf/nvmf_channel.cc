@@ -136,14 +136,16 @@ void NvmfChannel::Tick(Life& life) {
 
 // ---- Mail of the core
 
-void NvmfChannel::Welcome(uint32_t number) {
+void NvmfChannel::Welcome(uint32_t number, const block::InDoubt& rule) {
   RequestQueue::Config config;
   config.reactor = number;
   config.first_origin = port_->first_origin;
   config.write_cache = shared_->write_cache;
   if (shared_->doubt_log != nullptr) config.log = shared_->doubt_log->log();
+  config.waits = &port_->waits;
   nvme::host::RequestQueueOwner& self = *this;
   requests_.emplace(config, self);
+  requests_->SetInDoubt(rule);
   while (block::Request* request = early_.PopFront()) requests_->Submit(*request);
   ArmTick();
 }
@@ -226,6 +228,11 @@ void NvmfChannel::SetFormat(LifeId id, const nvme::host::PathFormat& format) {
 
 void NvmfChannel::Adopt(nvme::host::DoubtTable table) {
   requests_->Adopt(std::move(table));
+  ArmTick();
+}
+
+void NvmfChannel::SetInDoubt(const block::InDoubt& rule) {
+  requests_->SetInDoubt(rule);
   ArmTick();
 }
 

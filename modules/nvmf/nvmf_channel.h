@@ -24,6 +24,7 @@
 #include "modules/nvmf/io_queue.h"
 #include "modules/nvmf/kept_doubt_log.h"
 #include "nvme/host/doubt/doubt.h"
+#include "nvme/host/requests/doubt_waits.h"
 #include "nvme/host/requests/request_queue.h"
 #include "reactor/reactor.h"
 
@@ -39,13 +40,14 @@ struct NvmfChannelShared {
   mutable std::atomic<uint32_t> open{0};          // channels that there are; any thread
 };
 
-// What the core sends mail to. `channel` is for the reactor's thread alone: nullptr once the channel is gone.
+// What the core sends mail to, and reads. `channel` is for the reactor's thread alone: nullptr once the channel is gone.
 struct NvmfChannelPort {
   NvmfChannelPort(Reactor& r, nvme::host::OriginId origin) : reactor(r), first_origin(origin) {}
 
   Reactor& reactor;
   const nvme::host::OriginId first_origin;
   NvmfChannel* channel = nullptr;
+  nvme::host::DoubtWaits waits;  // the reactor's to write, the core's to read
 };
 
 // What a channel needs for its I/O queue of one life.
@@ -99,8 +101,8 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   void AbortQueued(const block::Request* only);
 
   // ---- Mail of the core
-  // Its number in the ledger. Once, first; writes wait for a table after it.
-  void Welcome(uint32_t number);
+  // Its number in the ledger, and what becomes of requests that wait for doubt. Once, first; writes wait for a table after it.
+  void Welcome(uint32_t number, const block::InDoubt& rule);
   // Its path has no life here.
   void BeginLife(const IoQueuePlan& plan);
   // Of each life that was live when the channel was welcomed, or since, whether there was a plan for it or not.
@@ -108,6 +110,7 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   void SetState(nvme::host::LifeId life, nvme::host::PathState state);
   void SetFormat(nvme::host::LifeId life, const nvme::host::PathFormat& format);
   void Adopt(nvme::host::DoubtTable table);
+  void SetInDoubt(const block::InDoubt& rule);
 
  private:
   class Lent;

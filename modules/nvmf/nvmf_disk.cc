@@ -258,6 +258,7 @@ void NvmfDisk::LifeAdmitted(DiskPath& path) {
   SeeSize(path);
   SeeUsable(path);
   changed_.Pulse();
+  TellPathsChanged();
 }
 
 // The first controller's namespace is what the guest is told of.
@@ -299,6 +300,7 @@ void NvmfDisk::LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) 
   if (is_new_state) {
     TellAll([life, state = path.state()](NvmfChannel& channel) { channel.SetState(life, state); });
     SeeUsable(path);
+    TellPathsChanged();
   }
   changed_.Pulse();
 }
@@ -306,6 +308,7 @@ void NvmfDisk::LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) 
 void NvmfDisk::LifeEnded(DiskPath& path, LifeId life, const Error& reason) {
   ledger_.Over(life);
   if (reservation_) reservation_->End(life);
+  NoteLoss(path, life, reason);
   for (Link& link : links_) link.queues[path.index()] = 0;
   TellAll([life, reason](NvmfChannel& channel) { channel.EndLife(life, reason); });
   SeeUsable(path);
@@ -371,7 +374,8 @@ void NvmfDisk::Joined(std::shared_ptr<NvmfChannelPort> port) {
   Link link;
   link.port = std::move(port);
   link.number = ledger_.Joined();
-  Tell(link, [number = link.number](NvmfChannel& channel) { channel.Welcome(number); });
+  Tell(link,
+       [number = link.number, rule = in_doubt_](NvmfChannel& channel) { channel.Welcome(number, rule); });
   if (MayPublish()) {
     if (doubt_log_ != nullptr) doubt_log_->OpenRow(link.number);
     SendTable(link);
@@ -388,6 +392,7 @@ void NvmfDisk::Left(const NvmfChannelPort* port) {
                                   [port](const Link& link) { return link.port.get() == port; });
   CLEAT_CHECK(found != links_.end());
   ledger_.Left(found->number);
+  failed_by_those_that_left_ += port->waits.failed.load(std::memory_order_relaxed);
   numbers_.fetch_sub(1, std::memory_order_relaxed);
   const std::array<uint16_t, kPathsMax> given_back = found->queues;
   links_.erase(found);
@@ -443,6 +448,8 @@ void NvmfDisk::Publish() {
   for (const Link& link : links_) SendTable(link);
   SeeWhatIsToBeProved();
   AwaitWord();
+  LogAccepted();
+  TellPathsChanged();
 }
 
 // A life that a reactor may still send for is no dead one yet.
@@ -502,6 +509,100 @@ void NvmfDisk::GoOnWhenReported() {
 }
 
 // ---- What people hear
+
+void NvmfDisk::SetInDoubt(const block::InDoubt& rule) {
+  if (std::exchange(in_doubt_, rule) == rule) return;
+  TellAll([rule](NvmfChannel& channel) { channel.SetInDoubt(rule); });
+  LogAccepted();
+  TellPathsChanged();
+}
+
+void NvmfDisk::TellPathsChanged() {
+  if (!is_open_) return;
+  if (const auto& tell = options_.events.paths_changed) tell();
+}
+
+// Within the end of the life: the path is not usable any more.
+void NvmfDisk::NoteLoss(const DiskPath& path, LifeId life, const Error& reason) {
+  if (closing_) return;
+  ++losses_total_;
+  if (HasUsablePath()) ++failovers_;
+  const bool is_named = reason.message.starts_with(path.where());
+  losses_.push_back({.life = life, .what = is_named ? reason.message : path.where() + ": " + reason.message});
+  if (losses_.size() > kLossesKept) losses_.pop_front();
+}
+
+// The latest first: its reason is the one that people can still look into.
+std::string NvmfDisk::DoubtLeftBy() const {
+  if (ledger_.ghosts() == 0) return {};
+  const auto latest = std::find_if(losses_.rbegin(), losses_.rend(),
+                                   [this](const Loss& loss) { return ledger_.HasGhost(loss.life); });
+  if (latest == losses_.rend()) return "left by an engine before";
+  return "left by " + latest->what + (ledger_.lives().size() > 1 ? " and others before" : "");
+}
+
+// Once for each path that broke and left something.
+void NvmfDisk::LogAccepted() {
+  if (in_doubt_.policy != block::InDoubt::Policy::kAccept || ledger_.ghosts() == 0) return;
+  for (Loss& loss : losses_) {
+    if (!ledger_.HasGhost(loss.life) || std::exchange(loss.is_accepted, true)) continue;
+    ++accepted_;
+    spdlog::warn(
+        "{}: writes in doubt are accepted: older ones may overwrite what is written from now on; left by {}",
+        options_.shape.name, loss.what);
+  }
+}
+
+block::PathsReport NvmfDisk::paths() const {
+  block::PathsReport report;
+  CountPaths(report);
+  CountDoubt(report);
+  CountWaits(report);
+  return report;
+}
+
+void NvmfDisk::CountPaths(block::PathsReport& report) const {
+  for (const auto& path : paths_) {
+    switch (path->state()) {
+      case nvme::host::PathState::kOptimized:
+        ++report.optimized;
+        break;
+      case nvme::host::PathState::kNonOptimized:
+        ++report.non_optimized;
+        break;
+      case nvme::host::PathState::kUnusable:
+        ++report.unusable;
+        break;
+    }
+  }
+  report.losses = losses_total_;
+  report.failovers = failovers_;
+}
+
+// As far as the disk reaches: the ghost of a log that was lost has no end.
+void NvmfDisk::CountDoubt(block::PathsReport& report) const {
+  const uint64_t blocks_max = geometry_.size_bytes / nvme::host::kDoubtBlockBytes;
+  for (const nvme::host::BlockRange& range : ledger_.ranges()) {
+    ++report.doubt_ranges;
+    const uint64_t behind = range.first < blocks_max ? blocks_max - range.first : 0;
+    report.doubt_bytes += std::min(range.blocks, behind) * nvme::host::kDoubtBlockBytes;
+  }
+  report.accepted = accepted_;
+  report.accepts = in_doubt_.policy == block::InDoubt::Policy::kAccept;
+  report.doubt_left_by = DoubtLeftBy();
+}
+
+void NvmfDisk::CountWaits(block::PathsReport& report) const {
+  report.failed = failed_by_those_that_left_;
+  for (const Link& link : links_) {
+    const nvme::host::DoubtWaits& waits = link.port->waits;
+    report.waiting += waits.requests.load(std::memory_order_relaxed);
+    report.failed += waits.failed.load(std::memory_order_relaxed);
+    const uint64_t since_ns = waits.since_ns.load(std::memory_order_relaxed);
+    if (since_ns != 0 && (report.waiting_since_ns == 0 || since_ns < report.waiting_since_ns))
+      report.waiting_since_ns = since_ns;
+  }
+}
 
 void NvmfDisk::LogConfirmed() const {
   spdlog::warn("{}: what was in doubt is dead, as an operator says: writes over it go on",

@@ -14,6 +14,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "block/device.h"
+#include "block/in_doubt.h"
 #include "modules/nvmf/disk_path.h"
 #include "modules/nvmf/disk_reservation.h"
 #include "modules/nvmf/kept_doubt_log.h"
@@ -50,6 +52,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   static constexpr uint64_t kResizeWaitNs = kNsPerSecond;
   // How often an operator's word is looked for in the log of doubt, while anything is in doubt.
   static constexpr uint64_t kWordNs = 200 * kNsPerMs;
+  // Broken paths that are named when people ask who has left something in doubt.
+  static constexpr size_t kLossesKept = 16;
 
   // The options have been checked (CheckNvmfOptions).
   NvmfDisk(NvmfOptions options, Reactor& control);
@@ -70,6 +74,9 @@ class NvmfDisk final : public NvmfChannelOwner,
   Task<Status> WaitForSize(uint64_t size_bytes);
   // A person says that nothing which was sent on a path that is broken by now will be executed any more.
   Status ConfirmDead();
+  // What becomes of requests that wait for doubt.
+  void SetInDoubt(const block::InDoubt& rule);
+  block::PathsReport paths() const;
 
  private:
   struct Link {
@@ -138,6 +145,13 @@ class NvmfDisk final : public NvmfChannelOwner,
   void GoOnWhenReported();
 
   // ---- What people say and hear
+  void TellPathsChanged();
+  void NoteLoss(const DiskPath& path, nvme::host::LifeId life, const Error& reason);
+  std::string DoubtLeftBy() const;
+  void LogAccepted();
+  void CountPaths(block::PathsReport& report) const;
+  void CountDoubt(block::PathsReport& report) const;
+  void CountWaits(block::PathsReport& report) const;
   void AwaitWord();
   void LookForWord();
   void LogConfirmed() const;
@@ -166,6 +180,20 @@ class NvmfDisk final : public NvmfChannelOwner,
   Event changed_;           // any of these
 
   WordTimer word_later_{*this};  // runs while anything is in doubt
+
+  // A path that broke, as long as it may have left something in doubt and is not one of too many.
+  struct Loss {
+    nvme::host::LifeId life = 0;
+    std::string what;          // for people: which path, and why
+    bool is_accepted = false;  // the log has said that what it left in doubt is not waited for
+  };
+  std::deque<Loss> losses_;  // the latest last, kLossesKept at most
+  block::InDoubt in_doubt_;
+  // Totals, of which block::PathsReport tells.
+  uint64_t losses_total_ = 0;
+  uint64_t failovers_ = 0;
+  uint64_t accepted_ = 0;
+  uint64_t failed_by_those_that_left_ = 0;
 };
 
 // kInvalidArgument.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What whoever has a disk attached says to, and hears of, a back end that reaches its storage over several paths and may have writes in doubt
-// (docs/nvmeof.md, "Writes in doubt"): plain values. Other back ends know nothing of them (device.h).
+// What whoever has a disk attached says to, and hears of, a back end that reaches its storage over several paths and may have writes in
+// doubt (docs/nvmeof.md, "Writes in doubt"): plain values. Other back ends know nothing of them (device.h).
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct PathsReport {
   uint64_t accepted = 0;  // paths that broke and left writes in doubt which later ones did not wait for
   bool accepts = false;   // InDoubt::Policy::kAccept
   std::string
-      doubt_left_by;  // for people: "left by subsystems/a at 10.0.0.1:4420 (...)"; empty: nothing is in doubt
+      doubt_left_by;  // for people: "left by subsystems/a at 10.0.0.1:4420, ..."; empty: nothing is in doubt
   bool operator==(const PathsReport&) const = default;
 
   bool has_usable() const { return optimized + non_optimized > 0; }

@@ -29,8 +29,9 @@ class DoubtView {
   bool MayFail(const Attempt& request) const;
 
   // The disk's owner takes the risk from now on, or no longer: what is in doubt holds nothing that wants to be sent. Nothing else changes.
-  // Before the first table nothing is sent, as the disk may be another engine's until then; a request with an attempt in doubt waits until the
-  // ledger knows of that; and ghosts are reported, obeyed and acknowledged as before, so that they hold again once the risk is taken no longer.
+  // Before the first table nothing is sent, as the disk may be another engine's until then; a request with an attempt in doubt waits until
+  // the ledger knows of that; and ghosts are reported, obeyed and acknowledged as before, so that they hold again once the risk is taken no
+  // longer.
   void SetAccepts(bool accepts) { accepts_ = accepts; }
 
   bool has_table() const { return version_ != 0; }

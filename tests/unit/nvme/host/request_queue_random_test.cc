@@ -2,9 +2,10 @@
 // Random schedules of two request queues, their ledger, and a target whose commands linger beyond the end of their life. After each event
 // it is checked that no attempt of a write that was answered changes a byte; and, of a guest that has no two overlapping writes under way
 // at once, that a block which nobody writes holds what was answered last; and that the log of doubt has whatever the target may still
-// execute, as the engine may be killed at any moment; and that each command goes by a path that the rule allows, while none waits that could
-// go. Paths change their state, refuse commands, and give answers that only a host may give. What becomes of writes that wait for doubt is a
-// world's own: they wait, or fail after a time, by turns; or they do not wait, where an older write may win, and no proof is ever needed.
+// execute, as the engine may be killed at any moment; and that each command goes by a path that the rule allows, while none waits that
+// could go. Paths change their state, refuse commands, and give answers that only a host may give. What becomes of writes that wait for
+// doubt is a world's own: they wait, or fail after a time, by turns; or they do not wait, where an older write may win, and no proof is
+// ever needed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
