@@ -68,7 +68,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
                            .store_writable = state->store_writable(),
                            .audit_records_lost = audit->lost(),
                            .clusters = state->clusters().States(),
-                           .pools = state->pools().All()};
+                           .pools = state->pools().All(),
+                           .over_paths = state->attachments().OverPaths()};
     };
     daemon->metrics_ = std::make_unique<Metrics>(daemon->counters_, daemon->slow_watch_, std::move(engines),
                                                  std::move(host), options.metrics);

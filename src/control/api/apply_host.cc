@@ -12,6 +12,7 @@
 #include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/reasons.h"
+#include "control/validate/disk_settings.h"
 #include "control/validate/spec_rules.h"
 
 namespace cleat::control {
@@ -378,9 +379,7 @@ void ApplyHostCall::ApplyDisk(const v1::Disk& disk) {
   const v1::DiskSpec present_spec = AsDeclared(present->spec());
   v1::DiskSpec as_present = *spec;
   as_present.set_size_bytes(present->spec().size_bytes());
-  as_present.clear_limits();
-  if (present->spec().has_limits()) *as_present.mutable_limits() = present->spec().limits();
-  as_present.set_on_no_space(present->spec().on_no_space());
+  CopySettings(present->spec(), as_present);
   if (!SameSpec(present_spec, as_present))
     return ReportFailed(name, AlreadyExists(name, present_spec, *spec));
   if (auto status = state_.disk_keys().CheckSameKey(id, disk.spec()); !status.ok())
@@ -391,6 +390,8 @@ void ApplyHostCall::ApplyDisk(const v1::Disk& disk) {
     update.mutable_update_mask()->add_paths("spec.limits");
   if (spec->on_no_space() != present->spec().on_no_space())
     update.mutable_update_mask()->add_paths("spec.on_no_space");
+  if (!SameSpec(spec->in_doubt(), present->spec().in_doubt()))
+    update.mutable_update_mask()->add_paths("spec.in_doubt");
   if (LabelsOf(disk.labels()) != LabelsOf(present->labels()))
     update.mutable_update_mask()->add_paths("labels");
   if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);

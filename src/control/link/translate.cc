@@ -3,6 +3,7 @@
 
 #include "control/model/names.h"
 #include "control/validate/backends.h"
+#include "control/validate/disk_settings.h"
 #include "control/validate/spec_rules.h"
 
 namespace cleat::control {
@@ -82,7 +83,25 @@ engine::v1::Disk ToEngine(const DiskRow& row, bool path_checked) {
   }
   if (row.limits_revision != 0) *disk.mutable_limits() = ToEngine(row.spec.limits(), row.limits_revision);
   if (WaitsForSpace(row.spec)) disk.set_on_no_space(engine::v1::ON_NO_SPACE_WAIT);
+  if (row.spec.has_in_doubt()) *disk.mutable_in_doubt() = ToEngine(row.spec.in_doubt());
   return disk;
+}
+
+engine::v1::InDoubt ToEngine(const v1::InDoubt& in_doubt) {
+  engine::v1::InDoubt rule;
+  switch (in_doubt.policy()) {
+    case v1::IN_DOUBT_POLICY_FAIL_AFTER:
+      rule.set_policy(engine::v1::IN_DOUBT_POLICY_FAIL_AFTER);
+      rule.set_fail_after_s(in_doubt.fail_after_s());
+      break;
+    case v1::IN_DOUBT_POLICY_ACCEPT:
+      rule.set_policy(engine::v1::IN_DOUBT_POLICY_ACCEPT);
+      break;
+    default:
+      rule.set_policy(engine::v1::IN_DOUBT_POLICY_HOLD);
+      break;
+  }
+  return rule;
 }
 
 engine::v1::Controller ToEngine(const ControllerRow& row, uint32_t protocol) {
@@ -264,6 +283,8 @@ v1::StorageState FromEngine(engine::v1::StorageState state) {
       return v1::STORAGE_STATE_NOT_ANSWERING;
     case engine::v1::STORAGE_STATE_NO_SPACE:
       return v1::STORAGE_STATE_NO_SPACE;
+    case engine::v1::STORAGE_STATE_STUCK:
+      return v1::STORAGE_STATE_STUCK;
     case engine::v1::STORAGE_STATE_UNSPECIFIED:
       break;
   }
@@ -277,10 +298,45 @@ v1::OnNoSpace OnNoSpaceIn(const engine::v1::Disk& disk) {
   return disk.on_no_space() == engine::v1::ON_NO_SPACE_WAIT ? v1::ON_NO_SPACE_WAIT : v1::ON_NO_SPACE_ERROR;
 }
 
+v1::InDoubt InDoubtIn(const engine::v1::Disk& disk) {
+  v1::InDoubt rule;
+  switch (disk.in_doubt().policy()) {
+    case engine::v1::IN_DOUBT_POLICY_FAIL_AFTER:
+      rule.set_policy(v1::IN_DOUBT_POLICY_FAIL_AFTER);
+      rule.set_fail_after_s(disk.in_doubt().fail_after_s());
+      break;
+    case engine::v1::IN_DOUBT_POLICY_ACCEPT:
+      rule.set_policy(v1::IN_DOUBT_POLICY_ACCEPT);
+      break;
+    default:
+      rule.set_policy(v1::IN_DOUBT_POLICY_HOLD);
+      break;
+  }
+  return rule;
+}
+
+v1::PathsStatus FromEngine(const engine::v1::PathsStatus& paths) {
+  v1::PathsStatus status;
+  status.set_optimized(paths.optimized());
+  status.set_non_optimized(paths.non_optimized());
+  status.set_unusable(paths.unusable());
+  status.set_losses(paths.losses());
+  status.set_failovers(paths.failovers());
+  status.set_doubt_ranges(paths.doubt_ranges());
+  status.set_doubt_bytes(paths.doubt_bytes());
+  status.set_waiting(paths.waiting());
+  if (paths.waiting_since_s() != 0)
+    status.mutable_waiting_since()->set_seconds(static_cast<int64_t>(paths.waiting_since_s()));
+  status.set_failed(paths.failed());
+  status.set_accepted(paths.accepted());
+  return status;
+}
+
 }  // namespace
 
 AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
   const bool open = IsOpen(status.state());
+  const bool has_paths = open && status.has_paths();
   return {.state = FromEngine(status.state()),
           .message = status.message(),
           .size_bytes = open ? status.attachment().disk().size_bytes() : 0,
@@ -289,7 +345,9 @@ AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status) {
           .fenced = status.state() == engine::v1::ATTACHMENT_STATE_FENCED,
           .storage = FromEngine(status.storage_state()),
           .on_no_space = open ? OnNoSpaceIn(status.attachment().disk()) : v1::ON_NO_SPACE_UNSPECIFIED,
-          .io_path = open ? status.io_path() : std::string()};
+          .io_path = open ? status.io_path() : std::string(),
+          .in_doubt = has_paths ? std::optional(InDoubtIn(status.attachment().disk())) : std::nullopt,
+          .paths = has_paths ? std::optional(FromEngine(status.paths())) : std::nullopt};
 }
 
 }  // namespace cleat::control

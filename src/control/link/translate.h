@@ -15,6 +15,7 @@ engine::v1::Limits ToEngine(const v1::Limits& limits, uint64_t revision);
 engine::v1::Disk ToEngine(const DiskRow& row, bool path_checked);
 engine::v1::Cluster ToEngine(const ClusterRow& row);
 engine::v1::Group ToEngine(const GroupRow& row);
+engine::v1::InDoubt ToEngine(const v1::InDoubt& in_doubt);
 // For an engine that speaks that version of the protocol: without what came later.
 engine::v1::Controller ToEngine(const ControllerRow& row, uint32_t protocol);
 engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protocol);

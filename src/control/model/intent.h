@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -66,6 +67,8 @@ struct AttachmentReport {
   v1::StorageState storage = v1::STORAGE_STATE_UNSPECIFIED;
   v1::OnNoSpace on_no_space = v1::ON_NO_SPACE_UNSPECIFIED;  // what the engine does
   std::string io_path = {};                                 // as AttachmentStatus.io_path
+  std::optional<v1::InDoubt> in_doubt = {};                 // what the engine does
+  std::optional<v1::PathsStatus> paths = {};
 };
 
 // What the reconciler knows of a group in one engine.

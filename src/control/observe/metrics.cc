@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <initializer_list>
 #include <map>
 #include <string>
@@ -292,6 +293,60 @@ void AddPools(std::vector<MetricFamily>& families, const std::vector<v1::Pool>& 
   MoveFilled({&ready, &bytes, &largest}, families);
 }
 
+// How disks over NVMe-oF do: their paths, and what is in doubt.
+struct PathFamilies {
+  MetricFamily paths = Family("cleat_disk_paths", MetricType::Gauge, "Paths of the disk, by their ANA state");
+  MetricFamily losses = Family("cleat_disk_path_losses_total", MetricType::Counter,
+                               "Paths that broke since the engine opened the disk");
+  MetricFamily failovers = Family("cleat_disk_failovers_total", MetricType::Counter,
+                                  "Broken paths after which requests went on by another one");
+  MetricFamily ranges = Family("cleat_disk_in_doubt_ranges", MetricType::Gauge,
+                               "Ranges of the disk that an older write may still overwrite");
+  MetricFamily bytes = Family("cleat_disk_in_doubt_bytes", MetricType::Gauge, "Bytes of these ranges");
+  MetricFamily waiting =
+      Family("cleat_disk_waiting_for_doubt", MetricType::Gauge, "Requests that wait for writes in doubt");
+  MetricFamily oldest = Family("cleat_disk_waiting_for_doubt_seconds", MetricType::Gauge,
+                               "How long the oldest one of those has been waiting; 0: none");
+  MetricFamily failed = Family("cleat_disk_failed_in_doubt_total", MetricType::Counter,
+                               "Requests that failed as they had waited too long for writes in doubt");
+  MetricFamily accepted = Family("cleat_disk_accepted_in_doubt_total", MetricType::Counter,
+                                 "Broken paths that left writes in doubt which later ones did not wait for");
+
+  void Add(const v1::Attachment& attachment, int64_t now_s);
+};
+
+void PathFamilies::Add(const v1::Attachment& attachment, int64_t now_s) {
+  const v1::PathsStatus& status = attachment.status().paths();
+  const std::string& name = attachment.name();  // "controllers/C/attachments/A"
+  const MetricLabels labels{{"controller", IdOf(name.substr(0, name.find("/attachments/")))},
+                            {"target", std::to_string(attachment.spec().target())},
+                            {"disk", IdOf(attachment.spec().disk())}};
+  control::Add(paths, With(labels, "state", "optimized"), status.optimized());
+  control::Add(paths, With(labels, "state", "non_optimized"), status.non_optimized());
+  control::Add(paths, With(labels, "state", "unusable"), status.unusable());
+  const auto add = [&labels](MetricFamily& family, uint64_t value) {
+    control::Add(family, labels, static_cast<double>(value));
+  };
+  add(losses, status.losses());
+  add(failovers, status.failovers());
+  add(ranges, status.doubt_ranges());
+  add(bytes, status.doubt_bytes());
+  add(waiting, status.waiting());
+  const int64_t since_s = status.has_waiting_since() ? status.waiting_since().seconds() : now_s;
+  control::Add(oldest, labels, static_cast<double>(std::max<int64_t>(0, now_s - since_s)));
+  add(failed, status.failed());
+  add(accepted, status.accepted());
+}
+
+void AddPaths(std::vector<MetricFamily>& families, const std::vector<v1::Attachment>& attachments) {
+  PathFamilies all;
+  const int64_t now_s = std::time(nullptr);
+  for (const v1::Attachment& attachment : attachments) all.Add(attachment, now_s);
+  MoveFilled({&all.paths, &all.losses, &all.failovers, &all.ranges, &all.bytes, &all.waiting, &all.oldest,
+              &all.failed, &all.accepted},
+             families);
+}
+
 void AddProcess(std::vector<MetricFamily>& families) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -375,6 +430,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   AddClusters(families, host.clusters);
   AddPools(families, host.pools);
   AddDrives(families, host.pools);
+  AddPaths(families, host.over_paths);
   families.push_back(Family(
       "cleat_unlisted_paths", MetricType::Gauge,
       "Disks, controllers and clusters that are served though callers may not name their paths any more"));

@@ -40,6 +40,7 @@ class Metrics final : public prometheus::Collectable {
     uint64_t audit_records_lost = 0;                        // that the audit log's file lacks
     std::map<std::string, v1::ClusterState> clusters = {};  // by id
     std::vector<v1::Pool> pools = {};
+    std::vector<v1::Attachment> over_paths = {};  // with AttachmentStatus.paths
   };
   using HostNumbers = std::function<Host()>;
 

@@ -14,6 +14,7 @@
 #include "control/model/names.h"
 #include "control/model/reasons.h"
 #include "control/validate/backends.h"
+#include "control/validate/disk_settings.h"
 
 namespace cleat::control {
 namespace {
@@ -177,6 +178,7 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec) {
   CLEAT_TRY(CheckEnum(disk, "on_no_space", spec.on_no_space(), v1::OnNoSpace_IsValid(spec.on_no_space())));
   // What disks of older stores have, which say nothing.
   if (spec.on_no_space() == v1::ON_NO_SPACE_ERROR) spec.clear_on_no_space();
+  CLEAT_TRY(CompleteInDoubt(disk, spec));
   if (spec.has_fault()) {
     CLEAT_TRY(CheckFault(disk, spec.fault()));
   }

@@ -15,13 +15,6 @@
 namespace cleat::control {
 
 Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec);
-inline bool WaitsForSpace(const v1::DiskSpec& spec) {
-  return spec.on_no_space() == v1::ON_NO_SPACE_WAIT;
-}
-// Whether the disk has settings of those that change while it is attached, and that engines are told with a revision.
-inline bool HasSettings(const v1::DiskSpec& spec) {
-  return spec.has_limits() || WaitsForSpace(spec);
-}
 Result<v1::ClusterSpec> CompleteClusterSpec(std::string_view id, v1::ClusterSpec spec);
 // Whether it can log in: with monitors alone there must be a key.
 Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec);

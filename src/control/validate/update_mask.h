@@ -16,6 +16,7 @@ inline constexpr char kSizePath[] = "spec.size_bytes";
 inline constexpr char kSpecPath[] = "spec";
 inline constexpr char kLimitsPath[] = "spec.limits";
 inline constexpr char kOnNoSpacePath[] = "spec.on_no_space";
+inline constexpr char kInDoubtPath[] = "spec.in_doubt";
 inline constexpr char kLabelsPath[] = "labels";
 
 // INVALID_UPDATE_MASK when it is empty or has a path that is not `known`.
@@ -23,8 +24,7 @@ Status CheckMask(const std::string& resource, const google::protobuf::FieldMask&
                  std::initializer_list<std::string_view> known);
 bool Names(const google::protobuf::FieldMask& mask, std::string_view path);
 
-// Puts the spec's limits into the row, with its intent_revision, which is then the limits' too. A disk's on_no_space goes along to engines
-// under that revision: the caller puts it into the row itself, and calls this also when on_no_space alone has changed.
+// Puts the spec's limits into the row, with its intent_revision, which is then the limits' too.
 template <typename Spec, typename Row>
 void SetLimits(const Spec& spec, Row& row) {
   row.spec.clear_limits();

@@ -35,17 +35,21 @@ DiskEvents AttachedDisk::Events() {
     message = fenced_;
     context_.on_attachment_changed(spec.controller, spec.target);
   };
+  events.paths_changed = [this] { storage_.PathsChanged(); };
   return events;
 }
 
 AttachmentReport AttachedDisk::Report() const {
+  AttachmentReport report{spec, state, message, storage_.state(), {}};
   const std::string storage = storage_.message();
   const bool tells = state == AttachmentState::kOpening || state == AttachmentState::kActive;
-  std::string io_path;
-  if (pipeline_ != nullptr) io_path = pipeline_->device().io_path().substr(0, kIoPathBytesMax);
-  if (storage.empty()) return {spec, state, message, storage_.state(), std::move(io_path)};
-  return {spec, state, tells || message.empty() ? storage : message + "; " + storage, storage_.state(),
-          std::move(io_path)};
+  if (!storage.empty()) report.message = tells || message.empty() ? storage : message + "; " + storage;
+  if (pipeline_ == nullptr) return report;
+  report.io_path = pipeline_->device().io_path().substr(0, kIoPathBytesMax);
+  report.paths = pipeline_->device().paths();
+  if (report.paths && report.paths->waiting_since_ns != 0)
+    report.waiting_since_s = storage_.UnixSeconds(report.paths->waiting_since_ns);
+  return report;
 }
 
 Task<Status> AttachedDisk::Open() {
@@ -65,6 +69,8 @@ Task<Status> AttachedDisk::OpenStorage() {
   // The limits may have changed meanwhile.
   if (limited_->limits() != spec.disk.limits.limits) limited_->SetLimits(spec.disk.limits.limits);
   SetOnNoSpace(spec.disk.on_no_space);
+  SetInDoubt(spec.disk.in_doubt);
+  storage_.SetDevice(pipeline_->device());
   co_return co_await OpenChannels();
 }
 
@@ -169,6 +175,11 @@ void AttachedDisk::SetLimits(const LimitsSpec& limits) {
 void AttachedDisk::SetOnNoSpace(OnNoSpace on_no_space) {
   spec.disk.on_no_space = on_no_space;
   if (pipeline_ != nullptr) pipeline_->SetWaitsForSpace(on_no_space == OnNoSpace::kWait);
+}
+
+void AttachedDisk::SetInDoubt(const block::InDoubt& in_doubt) {
+  spec.disk.in_doubt = in_doubt;
+  if (pipeline_ != nullptr) pipeline_->device().SetInDoubt(in_doubt);
 }
 
 std::vector<uint64_t> AttachedDisk::SaveUse() const {

@@ -51,6 +51,7 @@ class AttachedDisk {
   // At any time, also while it is being opened or closed.
   void SetLimits(const LimitsSpec& limits);
   void SetOnNoSpace(OnNoSpace on_no_space);
+  void SetInDoubt(const block::InDoubt& in_doubt);
   // What its limits have been used for, for another engine's to go on from. Open.
   std::vector<uint64_t> SaveUse() const;
   void RestoreUse(std::span<const uint64_t> use);

@@ -55,6 +55,9 @@ const char* NextStep(int error_number) {
       return "the drive was pulled out, or the kernel has given it up (dmesg): once it is back, detach the "
              "disk and "
              "attach it again";
+    case ETIME:
+      return "it waited for a write in doubt for as long as the disk's in_doubt says: see that the target "
+             "executes nothing old any more, then cleatctl disk confirm-dead";
     case EBUSY:
     case EBADE:
       return "somebody else owns it: see who, and detach it there or here";
@@ -160,6 +163,9 @@ void StorageWatch::End() {
   if (failing_.since_ns != 0) EndFailing();
   if (full_.since_ns != 0) EndFull();
   if (unanswered_since_ns_ != 0) EndUnanswered();
+  if (stuck_.since_ns != 0) EndStuck();
+  device_ = nullptr;
+  paths_.reset();
   for (const auto& cell : cells_) cell->Forget();
   cells_.clear();
   counted_.clear();
@@ -167,6 +173,12 @@ void StorageWatch::End() {
 
 void StorageWatch::Wake() {
   if (!ended_ && !timer_.pending()) Look();
+}
+
+// Not at once: a path that comes and goes is told of once in that time.
+void StorageWatch::PathsChanged() {
+  if (ended_ || device_ == nullptr || opening_since_ns_ != 0 || timer_.pending()) return;
+  control_.AddTimer(timer_, control_.now_ns() + kLookEveryNs);
 }
 
 void StorageWatch::Look() {
@@ -178,10 +190,11 @@ void StorageWatch::Look() {
   const StorageState before = state();
   LookAtFailures();
   LookAtSpace();
+  LookAtPaths();
   LookAtOldest();
   const uint64_t now_ns = control_.now_ns();
   const bool bad = state() != StorageState::kOk;
-  const bool other_number = bad && full_.waiting != told_waiting_;
+  const bool other_number = (bad && full_.waiting != told_waiting_) || paths_ != told_paths_;
   if (state() != before || other_number || (bad && now_ns - told_ns_ >= kRepeatNs)) TellChange();
   if (!bad && !slow_) Rest();
   if (bad || slow_ || CountFailed() != failed_ || CountWaiting() != 0)
@@ -259,7 +272,9 @@ void StorageWatch::LookAtOldest() {
   const uint64_t now_ns = control_.now_ns();
   const Oldest oldest = FindOldest();
   slow_ = oldest.seen_ns != 0 || oldest.unknown;
-  const bool unanswered = oldest.storage_ns != 0 && now_ns >= oldest.storage_ns + kUnansweredNs;
+  // What is stuck is the engine's to answer, not the storage's.
+  const bool unanswered =
+      stuck_.since_ns == 0 && oldest.storage_ns != 0 && now_ns >= oldest.storage_ns + kUnansweredNs;
   if (unanswered && unanswered_since_ns_ == 0) {
     unanswered_since_ = InDays(oldest.storage_ns);
     spdlog::error("{}: storage does not answer: the oldest request of {} waits since {}; see to {}", disk_,
@@ -298,6 +313,40 @@ void StorageWatch::EndFull() {
   full_ = {};
 }
 
+void StorageWatch::LookAtPaths() {
+  paths_ = device_ == nullptr ? std::nullopt : device_->paths();
+  if (!IsStuck()) {
+    if (stuck_.since_ns != 0) EndStuck();
+    return;
+  }
+  if (stuck_.since_ns != 0) return;
+  stuck_ = {.since_ns = paths_->waiting_since_ns, .since = InDays(paths_->waiting_since_ns)};
+  spdlog::error("{}: stuck: {} requests of {} wait for writes in doubt since {}, {}; {}", disk_,
+                paths_->waiting, controller_, stuck_.since, paths_->doubt_left_by, ConfirmStep());
+}
+
+// Without a path it is the storage that does not answer, whatever is in doubt.
+bool StorageWatch::IsStuck() const {
+  return paths_ && paths_->has_usable() && paths_->waiting > 0 && paths_->waiting_since_ns != 0 &&
+         control_.now_ns() >= paths_->waiting_since_ns + kStuckNs;
+}
+
+void StorageWatch::EndStuck() {
+  spdlog::info("{}: stuck no more: a request of {} had waited for {}", disk_, controller_,
+               Seconds(control_.now_ns() - stuck_.since_ns));
+  stuck_ = {};
+}
+
+std::string StorageWatch::StuckMessage() const {
+  return fmt::format("stuck: {} requests wait for writes in doubt since {}, {}; {}", paths_->waiting,
+                     stuck_.since, paths_->doubt_left_by, ConfirmStep());
+}
+
+std::string StorageWatch::ConfirmStep() const {
+  return "see that the target executes nothing of that any more, then cleatctl disk confirm-dead " +
+         disk_.substr(disk_.find('/') + 1);
+}
+
 uint32_t StorageWatch::CountWaiting() const {
   uint32_t sum = 0;
   for (const auto& cell : cells_) sum += cell->waiting();
@@ -318,6 +367,7 @@ uint64_t StorageWatch::CountSucceeded() const {
 
 StorageState StorageWatch::state() const {
   if (opening_late_ || unanswered_since_ns_ != 0) return StorageState::kNotAnswering;
+  if (stuck_.since_ns != 0) return StorageState::kStuck;
   if (failing_.since_ns != 0) return StorageState::kFailing;
   return full_.since_ns != 0 ? StorageState::kNoSpace : StorageState::kOk;
 }
@@ -331,29 +381,40 @@ std::string StorageWatch::message() const {
     text = fmt::format("storage does not answer: the oldest request waits since {}; see to {}",
                        unanswered_since_, storage_);
   }
-  if (full_.since_ns != 0) {
-    if (!text.empty()) text += ". ";
-    text += fmt::format("storage has no space: {} requests wait for it since {}; {}", full_.waiting,
-                        full_.since, NextStep(ENOSPC));
+  const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : ". ") + more; };
+  if (stuck_.since_ns != 0) add(StuckMessage());
+  if (paths_ && paths_->accepts && paths_->doubt_ranges > 0) {
+    add(fmt::format("writes in doubt are accepted: {} bytes, {}, may still overwrite newer data",
+                    paths_->doubt_bytes, paths_->doubt_left_by));
   }
-  if (failing_.since_ns == 0) return text;
-  if (!text.empty()) text += ". ";
-  return text + fmt::format("storage fails: {} requests since {}, the last a {}",
-                            failed_ - failing_.failed_before, failing_.since, failing_.last);
+  if (full_.since_ns != 0) {
+    add(fmt::format("storage has no space: {} requests wait for it since {}; {}", full_.waiting, full_.since,
+                    NextStep(ENOSPC)));
+  }
+  if (failing_.since_ns != 0) {
+    add(fmt::format("storage fails: {} requests since {}, the last a {}", failed_ - failing_.failed_before,
+                    failing_.since, failing_.last));
+  }
+  return text;
 }
 
 void StorageWatch::TellChange() {
   told_ns_ = control_.now_ns();
   told_waiting_ = full_.waiting;
+  told_paths_ = paths_;
   on_change_();
+}
+
+uint64_t StorageWatch::UnixSeconds(uint64_t at_ns) const {
+  const auto ago = std::chrono::nanoseconds(control_.now_ns() - at_ns);
+  const auto then = std::chrono::system_clock::now() - ago;
+  return static_cast<uint64_t>(
+      std::chrono::system_clock::to_time_t(std::chrono::time_point_cast<std::chrono::seconds>(then)));
 }
 
 // The time of day at `at_ns` of the reactor's clock.
 std::string StorageWatch::InDays(uint64_t at_ns) const {
-  const auto ago = std::chrono::nanoseconds(control_.now_ns() - at_ns);
-  const auto then = std::chrono::system_clock::now() - ago;
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(
-                                                  std::chrono::time_point_cast<std::chrono::seconds>(then))));
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<time_t>(UnixSeconds(at_ns))));
 }
 
 }  // namespace cleat::engine

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the storage of one attached disk does: whether it fails requests, has space for them, and answers them. Tells of each episode once
+// How the storage of one attached disk does: whether it fails requests, has space for them, and answers them; and, where it is reached over
+// paths, how those do, and whether requests are stuck since writes are in doubt. Tells of each episode once
 // in the log when it begins and once when it ends, and meanwhile in the attachment's status.
 //
 //   a request fails, is slow, or waits for space --mail--> a look each second --> nothing failed for a while, and nothing is old: no look any more
@@ -14,10 +15,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "block/device.h"
+#include "block/in_doubt.h"
 #include "block/pipeline.h"
 #include "engine/protocol/spec.h"
 #include "observe/disk_counters.h"
@@ -89,6 +93,8 @@ class StorageWatch {
   static constexpr uint64_t kUnansweredNs = 5 * kNsPerSecond;
   // Opening a disk takes so long only if the storage does not answer.
   static constexpr uint64_t kOpeningNs = 2 * kNsPerSecond;
+  // A request that has waited for writes in doubt for so long is stuck: what every lost path costs for a moment is over by then.
+  static constexpr uint64_t kStuckNs = kNsPerSecond;
   // How often a status that stays the same but for its numbers is told again; how many wait for space is told at each look.
   static constexpr uint64_t kRepeatNs = 10 * kNsPerSecond;
 
@@ -99,6 +105,10 @@ class StorageWatch {
   // The disk is being opened from now on, and until the next of these calls.
   void BeginOpening();
   void EndOpening();
+  // Whose paths are looked at, until End.
+  void SetDevice(const block::Device& device) { device_ = &device; }
+  // They are not as they were; looked at within kLookEveryNs.
+  void PathsChanged();
   // A reactor's cell, before it has a channel.
   std::shared_ptr<StorageCell> AddCell();
   // Its counters, if there are any, until End. `reactor` is those of the cell's reactor.
@@ -108,6 +118,8 @@ class StorageWatch {
 
   StorageState state() const;
   std::string message() const;  // empty: nothing bad is known
+  // UNIX time of what the reactors' clock says.
+  uint64_t UnixSeconds(uint64_t at_ns) const;
 
  private:
   friend class StorageCell;
@@ -142,12 +154,22 @@ class StorageWatch {
     std::string since;          // for people
   };
 
+  struct Stuck {
+    uint64_t since_ns = 0;  // 0: nothing waits for writes in doubt
+    std::string since;      // for people
+  };
+
   void Wake();
   void Look();
   void LookAtFailures();
   void LookAtOldest();
   void LookAtSpace();
   void EndFull();
+  void LookAtPaths();
+  bool IsStuck() const;
+  void EndStuck();
+  std::string StuckMessage() const;
+  std::string ConfirmStep() const;
   uint32_t CountWaiting() const;
   Oldest FindOldest() const;
   uint64_t CountFailed() const;
@@ -170,8 +192,12 @@ class StorageWatch {
   bool ended_ = false;
   Failing failing_;
   Full full_;
-  uint64_t failed_ = 0;               // of those that were seen
-  uint64_t unanswered_since_ns_ = 0;  // 0: it answers
+  Stuck stuck_;
+  const block::Device* device_ = nullptr;         // until End
+  std::optional<block::PathsReport> paths_;       // as of the last look
+  std::optional<block::PathsReport> told_paths_;  // ... that was told
+  uint64_t failed_ = 0;                           // of those that were seen
+  uint64_t unanswered_since_ns_ = 0;              // 0: it answers
   std::string unanswered_since_;
   bool slow_ = false;              // a request is old, wherever it waits, or may be
   uint64_t opening_since_ns_ = 0;  // 0: it is not being opened

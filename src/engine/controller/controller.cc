@@ -147,6 +147,7 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
     if (attachment.disk.limits.revision > target.disk->spec.disk.limits.revision) {
       target.disk->SetLimits(attachment.disk.limits);
       target.disk->SetOnNoSpace(attachment.disk.on_no_space);
+      target.disk->SetInDoubt(attachment.disk.in_doubt);
     }
     context_.on_attachment_changed(spec_.name, attachment.target);
     co_return Ok{};
@@ -284,6 +285,7 @@ void Controller::Limit(const LimitSpec& limit) {
     if (disk == nullptr || disk->spec.disk.name != limit.disk) continue;
     disk->SetLimits(limit.limits);
     disk->SetOnNoSpace(limit.on_no_space);
+    disk->SetInDoubt(limit.in_doubt);
     context_.on_attachment_changed(spec_.name, disk->spec.target);
   }
 }

@@ -62,8 +62,8 @@ class Controller {
   // Every attachment of the disk here takes the size, unless it has a larger one; OK when there is none. `resize` lives
   // until the task is over.
   Task<Status> Resize(const ResizeSpec& resize);
-  // Every attachment of the disk here has these limits from now on, and the on_no_space that goes along with them; one that is being opened,
-  // too.
+  // Every attachment of the disk here has these limits from now on, and the on_no_space and in_doubt that go along with them; one that is
+  // being opened, too.
   void Limit(const LimitSpec& limit);
   // ---- Hand-over (controller_hand_over.cc)
   // Stops, drains, releases all disks and disconnects, by that time: it stands by. What its disks have used goes to

@@ -392,6 +392,7 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
     spdlog::info("{}: namespace's size changed: {} bytes", name, size_bytes);
     if (grew) grew(size_bytes - size_bytes % block_bytes);
   };
+  options.events.paths_changed = std::move(events.paths_changed);
   // Only writes are ever in doubt.
   if (opening.mode == block::AccessMode::kReadWrite) {
     CLEAT_CO_ASSIGN(options.doubt_log, opening.parts.memories.Duplicate(opening.disk.name));

@@ -33,6 +33,8 @@ struct DiskEvents {
   std::function<void(uint64_t size_bytes)> grew;
   // The storage has shut this process out: every request fails, for good. Called once.
   std::function<void(const Error& why)> fenced;
+  // What block::Device::paths says is another now.
+  std::function<void()> paths_changed;
 };
 
 class DiskFactory {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "engine/protocol/codec.h"
 #include "engine/protocol/codec_structs.h"
 
@@ -128,7 +129,34 @@ class Packer {
     CLEAT_PB_SET(out, on_no_space,
                  spec.on_no_space == OnNoSpace::kWait ? CLEAT__ENGINE__V1__ON_NO_SPACE__ON_NO_SPACE_WAIT
                                                       : CLEAT__ENGINE__V1__ON_NO_SPACE__ON_NO_SPACE_ERROR);
+    if (spec.in_doubt != block::InDoubt{}) out.in_doubt = Add(spec.in_doubt);
     if (spec.encryption) out.encryption = Add(*spec.encryption);
+    return &out;
+  }
+
+  PbInDoubt* Add(const block::InDoubt& rule) {
+    PbInDoubt& out = in_doubts_.emplace_back();
+    cleat__engine__v1__in_doubt__init(&out);
+    CLEAT_PB_SET(out, policy,
+                 static_cast<Cleat__Engine__V1__InDoubtPolicy>(static_cast<int>(rule.policy) + 1));
+    CLEAT_PB_SET(out, fail_after_s, static_cast<uint32_t>(rule.fail_after_ns / kNsPerSecond));
+    return &out;
+  }
+
+  PbPathsStatus* Add(const block::PathsReport& report, uint64_t waiting_since_s) {
+    PbPathsStatus& out = paths_.emplace_back();
+    cleat__engine__v1__paths_status__init(&out);
+    CLEAT_PB_SET(out, optimized, report.optimized);
+    CLEAT_PB_SET(out, non_optimized, report.non_optimized);
+    CLEAT_PB_SET(out, unusable, report.unusable);
+    CLEAT_PB_SET(out, losses, report.losses);
+    CLEAT_PB_SET(out, failovers, report.failovers);
+    CLEAT_PB_SET(out, doubt_ranges, report.doubt_ranges);
+    CLEAT_PB_SET(out, doubt_bytes, report.doubt_bytes);
+    CLEAT_PB_SET(out, waiting, report.waiting);
+    CLEAT_PB_SET(out, waiting_since_s, waiting_since_s);
+    CLEAT_PB_SET(out, failed, report.failed);
+    CLEAT_PB_SET(out, accepted, report.accepted);
     return &out;
   }
 
@@ -159,6 +187,7 @@ class Packer {
     out.message = PbText(report.message);
     CLEAT_PB_SET(out, storage_state, StateOf(report.storage));
     if (!report.io_path.empty()) out.io_path = PbText(report.io_path);
+    if (report.paths) out.paths = Add(*report.paths, report.waiting_since_s);
     return &out;
   }
 
@@ -218,11 +247,15 @@ class Packer {
   std::deque<PbCluster> clusters_;
   std::deque<PbCephClient> ceph_clients_;
   std::deque<PbCephCluster> ceph_clusters_;
+  std::deque<PbInDoubt> in_doubts_;
+  std::deque<PbPathsStatus> paths_;
 };
 
 // The reports' enums follow the protocol's order, one lower: see Packer::StateOf.
-static_assert(static_cast<int>(StorageState::kNoSpace) + 1 ==
-              CLEAT__ENGINE__V1__STORAGE_STATE__STORAGE_STATE_NO_SPACE);
+static_assert(static_cast<int>(StorageState::kStuck) + 1 ==
+              CLEAT__ENGINE__V1__STORAGE_STATE__STORAGE_STATE_STUCK);
+static_assert(static_cast<int>(block::InDoubt::Policy::kAccept) + 1 ==
+              CLEAT__ENGINE__V1__IN_DOUBT_POLICY__IN_DOUBT_POLICY_ACCEPT);
 static_assert(static_cast<int>(ControllerState::kIdle) + 1 ==
               CLEAT__ENGINE__V1__CONTROLLER_STATE__CONTROLLER_STATE_IDLE);
 static_assert(static_cast<int>(ControllerState::kClosing) + 1 ==

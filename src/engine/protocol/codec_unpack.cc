@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log_request.h"
 #include "engine/protocol/codec.h"
 #include "engine/protocol/codec_structs.h"
@@ -79,6 +80,17 @@ LimitsSpec LimitsOf(const PbLimits* in) {
 // A value that this engine does not know means what every engine does.
 OnNoSpace OnNoSpaceOf(Cleat__Engine__V1__OnNoSpace in) {
   return in == CLEAT__ENGINE__V1__ON_NO_SPACE__ON_NO_SPACE_WAIT ? OnNoSpace::kWait : OnNoSpace::kError;
+}
+
+// As OnNoSpaceOf.
+block::InDoubt InDoubtOf(const PbInDoubt* in) {
+  using Policy = block::InDoubt::Policy;
+  if (in == nullptr) return {};
+  if (in->policy == CLEAT__ENGINE__V1__IN_DOUBT_POLICY__IN_DOUBT_POLICY_ACCEPT)
+    return {.policy = Policy::kAccept, .fail_after_ns = 0};
+  if (in->policy == CLEAT__ENGINE__V1__IN_DOUBT_POLICY__IN_DOUBT_POLICY_FAIL_AFTER && in->fail_after_s > 0)
+    return {.policy = Policy::kFailAfter, .fail_after_ns = in->fail_after_s * kNsPerSecond};
+  return {};
 }
 
 Result<GroupSpec> GroupOf(const PbGroup* in) {
@@ -157,6 +169,7 @@ Result<DiskSpec> DiskOf(const PbDisk* in) {
   }
   spec.limits = LimitsOf(in->limits);
   if (in->has_on_no_space) spec.on_no_space = OnNoSpaceOf(in->on_no_space);
+  spec.in_doubt = InDoubtOf(in->in_doubt);
   if (in->encryption != nullptr) {
     CLEAT_ASSIGN(spec.encryption, EncryptionOf(spec.name, *in->encryption));
   }
@@ -275,8 +288,9 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       return TakeControllerOf(in);
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_LIMIT_DISK: {
       CLEAT_ASSIGN(auto disk, TextOf(in.limit_disk->disk, "limit_disk.disk"));
-      LimitSpec limit{std::move(disk), LimitsOf(in.limit_disk->limits), OnNoSpace::kError};
+      LimitSpec limit{std::move(disk), LimitsOf(in.limit_disk->limits)};
       if (in.limit_disk->has_on_no_space) limit.on_no_space = OnNoSpaceOf(in.limit_disk->on_no_space);
+      limit.in_doubt = InDoubtOf(in.limit_disk->in_doubt);
       return Incoming{in.id, LimitDiskMessage{std::move(limit)}};
     }
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_RESIZE_DISK: {

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "base/disk_identity.h"
+#include "block/in_doubt.h"
 #include "engine/protocol/backend.h"
+#include "engine/protocol/ceph_report.h"
 #include "keys/data_key.h"
 #include "pool/extents.h"
 #include "qos/limits.h"
@@ -59,8 +61,10 @@ struct DiskSpec {
   std::optional<EncryptionSpec> encryption;
   LimitsSpec limits;
   OnNoSpace on_no_space = OnNoSpace::kError;
+  block::InDoubt in_doubt;
 
-  // The same disk, whatever its limits, what it does without space and what its key is wrapped under: those change while it is attached.
+  // The same disk, whatever its limits, what it does without space or with writes in doubt, and what its key is wrapped under: those change
+  // while it is attached.
   bool SameAs(const DiskSpec& other) const {
     if (encryption.has_value() != other.encryption.has_value()) return false;
     if (encryption && !encryption->SameAs(*other.encryption)) return false;
@@ -159,7 +163,7 @@ struct ControllerReport {
 };
 
 // How the storage of a disk does; beside the attachment's state, which is what the guest sees.
-enum class StorageState : uint8_t { kOk, kFailing, kNotAnswering, kNoSpace };
+enum class StorageState : uint8_t { kOk, kFailing, kNotAnswering, kNoSpace, kStuck };
 
 struct AttachmentReport {
   AttachmentSpec spec;
@@ -167,38 +171,14 @@ struct AttachmentReport {
   std::string message;
   StorageState storage = StorageState::kOk;
   std::string io_path;  // empty: nothing to say, or not open
+  std::optional<block::PathsReport> paths = std::nullopt;
+  uint64_t waiting_since_s = 0;  // that of `paths`, as UNIX time; 0: nothing waits
 };
 
 struct MemoryReport {
   std::string disk;
   uint64_t size_bytes = 0;
   bool fixed = false;  // the disk's size is another matter
-};
-
-// The connections to Ceph clusters. Without any: nothing at all.
-struct CephClientReport {
-  std::string cluster;
-  std::string id;  // "client.4123"; empty: not connected
-  uint32_t images = 0;
-  uint64_t busy_ns = 0;  // 0 when below kCephBusyNsMin
-  bool blocklisted = false;
-  bool operator==(const CephClientReport&) const = default;
-};
-// What is wrong with a cluster. Since: UNIX time in seconds; 0: that is not wrong.
-struct CephClusterReport {
-  std::string name;
-  uint64_t silent_since_s = 0;  // its monitors do not answer
-  uint64_t full_since_s = 0;
-  std::string full;  // which of its pools, for people
-  uint64_t paused_since_s = 0;
-  bool operator==(const CephClusterReport&) const = default;
-};
-struct CephReport {
-  uint32_t threads = 0;
-  uint32_t clients_total = 0;
-  std::vector<CephClientReport> clients;    // up to kCephClientsMax, the longest busy ones first
-  std::vector<CephClusterReport> clusters;  // that anything is known of; up to kClustersMax
-  bool operator==(const CephReport&) const = default;
 };
 
 // What goes from one engine to the next with a controller: `use` is qos::LimitedDevice::SaveUse's, `cells` are those of
@@ -225,6 +205,7 @@ struct LimitSpec {
   std::string disk;
   LimitsSpec limits;
   OnNoSpace on_no_space = OnNoSpace::kError;
+  block::InDoubt in_doubt = {};
 };
 
 struct ResizeSpec {

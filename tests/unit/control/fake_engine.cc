@@ -274,6 +274,14 @@ void FakeEngine::SetStorage(const std::string& controller, uint32_t target, engi
   Send(event);
 }
 
+void FakeEngine::SetPaths(const std::string& controller, uint32_t target,
+                          const engine::v1::PathsStatus& paths) {
+  const std::lock_guard lock(mutex_);
+  engine::v1::AttachmentStatus& status = attachments_.at({controller, target});
+  *status.mutable_paths() = paths;
+  TellAttachment(status);
+}
+
 void FakeEngine::SetIoPath(const std::string& controller, uint32_t target, const std::string& io_path) {
   const std::lock_guard lock(mutex_);
   engine::v1::AttachmentStatus& status = attachments_.at({controller, target});

@@ -94,6 +94,7 @@ class FakeEngine {
   void FenceAttachment(const std::string& controller, uint32_t target, const std::string& message);
   // The same of how its storage does.
   void SetIoPath(const std::string& controller, uint32_t target, const std::string& io_path);
+  void SetPaths(const std::string& controller, uint32_t target, const engine::v1::PathsStatus& paths);
   void SetStorage(const std::string& controller, uint32_t target, engine::v1::StorageState storage,
                   engine::v1::AttachmentState state = engine::v1::ATTACHMENT_STATE_ACTIVE);
   // Of its own accord, as no engine should: it has nothing of the controller any more, and says that and no word of its disks.

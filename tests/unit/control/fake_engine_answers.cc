@@ -182,8 +182,10 @@ engine::v1::Reply FakeEngine::DoLimit(const engine::v1::LimitDisk& limit) {
     engine::v1::Disk& disk = *status.mutable_attachment()->mutable_disk();
     if (disk.name() != limit.disk()) continue;
     *disk.mutable_limits() = limit.limits();
-    const bool changes = disk.on_no_space() != limit.on_no_space();
+    const bool changes = disk.on_no_space() != limit.on_no_space() ||
+                         disk.in_doubt().SerializeAsString() != limit.in_doubt().SerializeAsString();
     disk.set_on_no_space(limit.on_no_space());
+    *disk.mutable_in_doubt() = limit.in_doubt();
     if (changes) TellAttachment(status);
   }
   return Good();
@@ -213,7 +215,7 @@ engine::v1::Reply FakeEngine::DoAttach(const engine::v1::Attachment& attachment)
   status.set_state(standby ? engine::v1::ATTACHMENT_STATE_STANDBY : engine::v1::ATTACHMENT_STATE_ACTIVE);
   const bool blk = controllers_[name].controller().type() == engine::v1::CONTROLLER_TYPE_BLK;
   if (!standby && host_ != nullptr && blk) SetState(name, engine::v1::CONTROLLER_STATE_CONNECTING);
-  if (attachment.disk().has_on_no_space()) TellAttachment(status);
+  if (attachment.disk().has_on_no_space() || attachment.disk().has_in_doubt()) TellAttachment(status);
   return Good();
 }
 

@@ -200,5 +200,40 @@ TEST_F(CephMetricsTest, NothingIsSaidWithoutConnections) {
   EXPECT_TRUE(Collect().empty());
 }
 
+TEST_F(CephMetricsTest, ADiskOverNvmeOfIsToldWithItsPathsAndWhatIsInDoubt) {
+  EXPECT_TRUE(Collect("cleat_disk_path").empty()) << "no disk is reached over paths";
+  v1::Attachment attachment;
+  attachment.set_name("controllers/vm/attachments/x");
+  attachment.mutable_spec()->set_disk("disks/a");
+  attachment.mutable_spec()->set_target(2);
+  v1::PathsStatus& paths = *attachment.mutable_status()->mutable_paths();
+  paths.set_optimized(1);
+  paths.set_unusable(3);
+  paths.set_losses(5);
+  paths.set_failovers(4);
+  paths.set_doubt_ranges(2);
+  paths.set_doubt_bytes(8192);
+  paths.set_waiting(7);
+  paths.mutable_waiting_since()->set_seconds(1'000'000'000);
+  paths.set_failed(6);
+  paths.set_accepted(8);
+  host_.over_paths = {attachment};
+  const std::string of_disk = "{controller=vm,target=2,disk=a";
+  auto samples = Collect("cleat_disk_");
+  EXPECT_EQ(samples["cleat_disk_paths" + of_disk + ",state=optimized}"], 1);
+  EXPECT_EQ(samples["cleat_disk_paths" + of_disk + ",state=non_optimized}"], 0);
+  EXPECT_EQ(samples["cleat_disk_paths" + of_disk + ",state=unusable}"], 3);
+  EXPECT_EQ(samples["cleat_disk_path_losses_total" + of_disk + "}"], 5);
+  EXPECT_EQ(samples["cleat_disk_failovers_total" + of_disk + "}"], 4);
+  EXPECT_EQ(samples["cleat_disk_in_doubt_ranges" + of_disk + "}"], 2);
+  EXPECT_EQ(samples["cleat_disk_in_doubt_bytes" + of_disk + "}"], 8192);
+  EXPECT_EQ(samples["cleat_disk_waiting_for_doubt" + of_disk + "}"], 7);
+  EXPECT_GT(samples["cleat_disk_waiting_for_doubt_seconds" + of_disk + "}"], 1'000'000);
+  EXPECT_EQ(samples["cleat_disk_failed_in_doubt_total" + of_disk + "}"], 6);
+  EXPECT_EQ(samples["cleat_disk_accepted_in_doubt_total" + of_disk + "}"], 8);
+  host_.over_paths.front().mutable_status()->mutable_paths()->clear_waiting_since();
+  EXPECT_EQ(Collect("cleat_disk_waiting_for_doubt_seconds").begin()->second, 0);
+}
+
 }  // namespace
 }  // namespace cleat::control::metrics_test

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/random.h"
 
 namespace cleat::engine::codec_test {
@@ -368,6 +369,63 @@ TEST(Codec, WhatADiskDoesWithoutSpaceIsReadWithTheAttachAndTheLimits) {
   limit.has_on_no_space = 1;
   limit.on_no_space = CLEAT__ENGINE__V1__ON_NO_SPACE__ON_NO_SPACE_WAIT;
   EXPECT_EQ(std::get<LimitDiskMessage>(Decode(Write(envelope))->body).limit.on_no_space, OnNoSpace::kWait);
+}
+
+TEST(Codec, WhatADiskDoesWithWritesInDoubtIsReadWithTheAttachAndTheLimitsAndToldBack) {
+  using Policy = block::InDoubt::Policy;
+  AttachRequest request;
+  const auto of_attach = [&request] {
+    return std::get<AttachMessage>(Decode(Write(request.envelope))->body).attachment.disk;
+  };
+  EXPECT_EQ(of_attach().in_doubt, block::InDoubt{}) << "of a cleatd that says nothing";
+  Cleat__Engine__V1__InDoubt rule = CLEAT__ENGINE__V1__IN_DOUBT__INIT;
+  request.disk.in_doubt = &rule;
+  rule.has_policy = rule.has_fail_after_s = 1;
+  rule.policy = CLEAT__ENGINE__V1__IN_DOUBT_POLICY__IN_DOUBT_POLICY_FAIL_AFTER;
+  rule.fail_after_s = 30;
+  const block::InDoubt fail{.policy = Policy::kFailAfter, .fail_after_ns = 30 * kNsPerSecond};
+  EXPECT_EQ(of_attach().in_doubt, fail);
+  EXPECT_TRUE(of_attach().SameAs([&] {
+    DiskSpec other = of_attach();
+    other.in_doubt = {};
+    return other;
+  }()))
+      << "it changes while the disk is attached";
+  rule.fail_after_s = 0;
+  EXPECT_EQ(of_attach().in_doubt, block::InDoubt{}) << "no time at all would fail what never waited";
+  rule.policy = static_cast<Cleat__Engine__V1__InDoubtPolicy>(99);
+  EXPECT_EQ(of_attach().in_doubt, block::InDoubt{}) << "what this engine does not know holds";
+
+  Cleat__Engine__V1__LimitDisk limit = CLEAT__ENGINE__V1__LIMIT_DISK__INIT;
+  limit.disk = request.disk_name.data();
+  limit.in_doubt = &rule;
+  rule.policy = CLEAT__ENGINE__V1__IN_DOUBT_POLICY__IN_DOUBT_POLICY_ACCEPT;
+  Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.has_id = 1;
+  envelope.id = 3;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_LIMIT_DISK;
+  envelope.limit_disk = &limit;
+  EXPECT_EQ(std::get<LimitDiskMessage>(Decode(Write(envelope))->body).limit.in_doubt.policy, Policy::kAccept);
+
+  AttachmentReport report;
+  report.spec = std::get<AttachMessage>(Decode(Write(request.envelope))->body).attachment;
+  report.spec.disk.in_doubt = fail;
+  report.storage = StorageState::kStuck;
+  report.paths.emplace();
+  report.paths->non_optimized = 2;
+  report.paths->failovers = 3;
+  report.paths->doubt_bytes = 4096;
+  report.paths->waiting = 5;
+  report.waiting_since_s = 1'700'000'000;
+  const auto told = Read(EncodeAttachment(report));
+  const auto& status = *told->status_event->attachment;
+  EXPECT_EQ(status.storage_state, CLEAT__ENGINE__V1__STORAGE_STATE__STORAGE_STATE_STUCK);
+  EXPECT_EQ(status.attachment->disk->in_doubt->fail_after_s, 30U);
+  EXPECT_EQ(status.paths->non_optimized, 2U);
+  EXPECT_EQ(status.paths->failovers, 3U);
+  EXPECT_EQ(status.paths->doubt_bytes, 4096U);
+  EXPECT_EQ(status.paths->waiting, 5U);
+  EXPECT_EQ(status.paths->waiting_since_s, 1'700'000'000U);
 }
 
 // What cleatd sends of limits is what it gets back.

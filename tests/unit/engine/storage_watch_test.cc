@@ -7,8 +7,11 @@
 
 #include <array>
 #include <cerrno>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/attached/attached_disk.h"
@@ -26,6 +29,7 @@ struct Storage {
   block::IoStatus status = block::IoStatus::kOk;
   int error_number = 0;
   uint64_t open_ns = 0;
+  std::optional<block::PathsReport> paths = std::nullopt;
 };
 
 class Device final : public block::Device {
@@ -33,6 +37,8 @@ class Device final : public block::Device {
   Device(const block::Geometry& geometry, const Storage& storage)
       : block::Device("disks/a", geometry), storage_(storage) {}
   uint32_t frames() const override { return 0; }
+  std::optional<block::PathsReport> paths() const override { return storage_.paths; }
+  void SetInDoubt(const block::InDoubt& rule) override { in_doubt = rule; }
   Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& /*reactor*/) override {
     struct Channel final : block::Channel {
       explicit Channel(const Storage& s) : storage(s) {}
@@ -45,6 +51,8 @@ class Device final : public block::Device {
     return std::unique_ptr<block::Channel>(std::make_unique<Channel>(storage_));
   }
 
+  block::InDoubt in_doubt;
+
  private:
   const Storage& storage_;
 };
@@ -52,15 +60,20 @@ class Device final : public block::Device {
 struct Disks final : DiskFactory {
   Disks(Reactor& c, const Storage& s) : control(c), storage(s) {}
   Task<Result<OpenDisk>> Open(const DiskSpec& disk, block::AccessMode mode, std::shared_ptr<qos::Group> group,
-                              DiskEvents /*events*/) override {
+                              DiskEvents events) override {
+    paths_changed = std::move(events.paths_changed);
     if (storage.open_ns != 0) co_await control.SleepFor(storage.open_ns);
     block::Geometry geometry;
     geometry.size_bytes = disk.size_bytes;
-    std::unique_ptr<block::Device> device = std::make_unique<Device>(geometry, storage);
+    auto made = std::make_unique<Device>(geometry, storage);
+    last = made.get();
+    std::unique_ptr<block::Device> device = std::move(made);
     co_return MakeLimitedPipeline(device, disk.limits.limits, std::move(group), mode);
   }
   Reactor& control;
   const Storage& storage;
+  std::function<void()> paths_changed;
+  const Device* last = nullptr;
 };
 
 struct NoEndpoints final : vhost::EndpointFactory {
@@ -323,6 +336,128 @@ TEST_F(StorageWatchTest, ARequestThatTheStorageKeepsIsToldWithinSeconds) {
   EXPECT_EQ(Report().storage, StorageState::kOk);
   EXPECT_EQ(changes_, 2);
   EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
+}
+
+block::PathsReport TwoPaths() {
+  block::PathsReport paths;
+  paths.optimized = 1;
+  paths.unusable = 1;
+  paths.losses = 1;
+  paths.doubt_ranges = 2;
+  paths.doubt_bytes = 8192;
+  paths.doubt_left_by = "left by subsystems/s at 10.0.0.1:4420 (reset)";
+  return paths;
+}
+
+TEST_F(StorageWatchTest, WhatWaitsForWritesInDoubtIsStuckAndSaysWhatToDo) {
+  storage_.paths = TwoPaths();
+  Attach();
+  HangingQueue queue;
+  Hang(queue, /*submitted=*/true);
+  storage_.paths->waiting = 3;
+  storage_.paths->waiting_since_ns = reactors_.clock().NowNs();
+  Pass(StorageWatch::kUnansweredNs + 2 * StorageWatch::kLookEveryNs);
+  AttachmentReport report = Report();
+  EXPECT_EQ(report.state, AttachmentState::kActive);
+  EXPECT_EQ(report.storage, StorageState::kStuck);
+  EXPECT_EQ(report.paths, storage_.paths);
+  EXPECT_NE(report.waiting_since_s, 0U);
+  for (const char* const part :
+       {"stuck: 3 requests wait for writes in doubt since 2", "left by subsystems/s at 10.0.0.1:4420 (reset)",
+        "then cleatctl disk confirm-dead a"}) {
+    EXPECT_NE(report.message.find(part), std::string::npos) << part << ": " << report.message;
+  }
+  const int changes = changes_;
+  storage_.paths->waiting = 4;
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(changes_, changes + 1) << "the number is told";
+  EXPECT_NE(Report().message.find("stuck: 4 requests"), std::string::npos) << Report().message;
+
+  storage_.paths->waiting = 0;
+  storage_.paths->waiting_since_ns = 0;
+  storage_.paths->doubt_left_by.clear();
+  queue.disk = nullptr;  // answered
+  Pass(3 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  EXPECT_EQ(Report().message, "");
+  EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline) << "nobody looks any more";
+}
+
+TEST_F(StorageWatchTest, WithoutAPathTheStorageDoesNotAnswerWhateverIsInDoubt) {
+  storage_.paths = TwoPaths();
+  Attach();
+  HangingQueue queue;
+  Hang(queue, /*submitted=*/true);
+  storage_.paths->waiting = 3;
+  storage_.paths->waiting_since_ns = reactors_.clock().NowNs();
+  storage_.paths->optimized = 0;
+  storage_.paths->unusable = 2;
+  Pass(StorageWatch::kUnansweredNs + 2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kNotAnswering);
+  storage_.paths->non_optimized = 1;
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kStuck);
+  queue.disk = nullptr;
+  Pass(2 * StorageWatch::kLookEveryNs);
+}
+
+// What every broken path costs until the reactors know is no news.
+TEST_F(StorageWatchTest, AMomentOfWaitingIsNotStuck) {
+  storage_.paths = TwoPaths();
+  Attach();
+  disks_.paths_changed();
+  storage_.paths->waiting = 1;
+  storage_.paths->waiting_since_ns = reactors_.clock().NowNs() + StorageWatch::kLookEveryNs / 2;
+  Pass(StorageWatch::kLookEveryNs + 1);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+}
+
+TEST_F(StorageWatchTest, PathsThatChangeAreToldOnceASecondAndOfADiskThatIsWellByNoTimer) {
+  storage_.paths = TwoPaths();
+  Attach();
+  Pass(3 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
+  const int changes = changes_;
+  for (int i = 0; i < 10; ++i) {
+    ++storage_.paths->losses;
+    disks_.paths_changed();
+  }
+  EXPECT_EQ(changes_, changes);
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(changes_, changes + 1);
+  EXPECT_EQ(Report().paths->losses, 11U);
+  EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline);
+  disks_.paths_changed();
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(changes_, changes + 1) << "nothing is another";
+}
+
+TEST_F(StorageWatchTest, TheRuleForWritesInDoubtReachesTheDeviceAndAnAcceptedRiskIsSaid) {
+  storage_.paths = TwoPaths();
+  const block::InDoubt accept{.policy = block::InDoubt::Policy::kAccept, .fail_after_ns = 0};
+  disk_->SetInDoubt(accept);
+  Attach();
+  EXPECT_EQ(disks_.last->in_doubt, accept) << "said before it was open";
+  storage_.paths->accepts = true;
+  disks_.paths_changed();
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kOk);
+  EXPECT_NE(Report().message.find("writes in doubt are accepted: 8192 bytes, left by subsystems/s at"),
+            std::string::npos)
+      << Report().message;
+  const block::InDoubt fail{.policy = block::InDoubt::Policy::kFailAfter, .fail_after_ns = kNsPerSecond};
+  disk_->SetInDoubt(fail);
+  EXPECT_EQ(disks_.last->in_doubt, fail);
+  EXPECT_EQ(Report().spec.disk.in_doubt, fail);
+}
+
+TEST_F(StorageWatchTest, AWriteThatWaitedTooLongForDoubtSaysSo) {
+  Attach();
+  storage_.status = block::IoStatus::kIoError;
+  storage_.error_number = ETIME;
+  Read(1);
+  EXPECT_EQ(Report().storage, StorageState::kFailing);
+  EXPECT_NE(Report().message.find("confirm-dead"), std::string::npos) << Report().message;
 }
 
 // An engine that was stopped goes on: control looks before the I/O reactor has looked at its requests again.

@@ -60,10 +60,14 @@ void AttachmentRequests::OnAttached(EngineView& engine, ControllerView& view, co
     actual.set_state(attachment.incoming() ? engine::v1::ATTACHMENT_STATE_INCOMING
                                            : engine::v1::ATTACHMENT_STATE_ACTIVE);
   }
-  // What the engine does without space is its own to say: an older one does not know what it was asked for.
+  // What the engine does without space, and with writes in doubt, is its own to say: an older one does not know what it was asked for.
   const engine::v1::OnNoSpace on_no_space = actual.attachment().disk().on_no_space();
+  const bool has_rule = actual.attachment().disk().has_in_doubt();
+  const engine::v1::InDoubt in_doubt = actual.attachment().disk().in_doubt();
   *actual.mutable_attachment() = attachment;
   actual.mutable_attachment()->mutable_disk()->set_on_no_space(on_no_space);
+  actual.mutable_attachment()->mutable_disk()->clear_in_doubt();
+  if (has_rule) *actual.mutable_attachment()->mutable_disk()->mutable_in_doubt() = in_doubt;
   view.targets.Done(key.target);
   view.unproven.erase(key.target);
   context_.state.attachments().Report(engine.info.id, key, ReportOf(actual));

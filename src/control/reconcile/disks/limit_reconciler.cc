@@ -11,6 +11,7 @@
 #include "control/link/translate.h"
 #include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
+#include "control/validate/disk_settings.h"
 #include "control/validate/spec_rules.h"
 
 namespace cleat::control {
@@ -52,6 +53,8 @@ void LimitReconciler::AskLimit(EngineView& engine, const DiskRow& row) {
   const engine::v1::Limits limits = ToEngine(row.spec.limits(), row.limits_revision);
   *envelope.mutable_limit_disk()->mutable_limits() = limits;
   if (WaitsForSpace(row.spec)) envelope.mutable_limit_disk()->set_on_no_space(engine::v1::ON_NO_SPACE_WAIT);
+  if (row.spec.has_in_doubt())
+    *envelope.mutable_limit_disk()->mutable_in_doubt() = ToEngine(row.spec.in_doubt());
   context_.requests.AskOnce<DiskId>(
       engine, &EngineView::limit_requests, DiskId{row.id}, std::move(envelope),
       [this, disk = row.id, limits](EngineView& answered, const EngineRequests::Outcome& outcome) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Limits of disks: each engine that has a disk attached with older limits is told the present ones. Reconciled whenever a disk, an
 // attachment or an engine changes; one request at a time for an engine and a disk. No disk is detached for new limits, and no engine is
-// told twice: its inventory and its events say what it knows. What the disk does without space (on_no_space) goes along with its limits,
-// here and wherever limits of a disk are told, and takes part in their revision. The reconciler owns it. On the link's thread.
+// told twice: its inventory and its events say what it knows. What the disk does without space (on_no_space) and with writes in doubt
+// (in_doubt) goes along with its limits, here and wherever limits of a disk are told, and takes part in their revision. The reconciler owns
+// it. On the link's thread.
 #pragma once
 
 #include <cstdint>

@@ -323,6 +323,18 @@ Result<v1::Attachment> Attachments::Get(const v1::GetAttachmentRequest& request)
 }
 
 // Ordered by controller, then attachment; the page token is the name of the last one.
+std::vector<v1::Attachment> Attachments::OverPaths() const {
+  std::vector<v1::Attachment> found;
+  const StateLock lock(core_.mutex);
+  const ResourceTable<ControllerEntry>& controllers = core_.tables.controllers;
+  for (auto it = controllers.From(""); it != controllers.end(); ++it) {
+    for (const auto& [id, entry] : it->second.attachments) {
+      if (entry.status.has_paths()) found.push_back(core_.view.Show(entry));
+    }
+  }
+  return found;
+}
+
 Result<v1::ListAttachmentsResponse> Attachments::List(const v1::ListAttachmentsRequest& request) {
   CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   AttachmentIds after;
@@ -398,6 +410,8 @@ void Attachments::ReportTo(AttachmentEntry& entry, const AttachmentReport& repor
   status.set_storage_state(report.storage);
   status.set_on_no_space(report.on_no_space);
   status.set_io_path(report.io_path);
+  if (report.in_doubt) *status.mutable_in_doubt() = *report.in_doubt;
+  if (report.paths) *status.mutable_paths() = *report.paths;
   DiskEntry& disk = core_.tables.DiskOf(entry.row);
   DiskUse& use = disk.attachments.at(AttachmentName(entry.row.controller, entry.row.id));
   const bool same = SameSpec(entry.status, status);

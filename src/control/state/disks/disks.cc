@@ -12,6 +12,7 @@
 #include "control/model/page.h"
 #include "control/state/disks/kept_disks.h"
 #include "control/validate/backends.h"
+#include "control/validate/disk_settings.h"
 #include "control/validate/spec_rules.h"
 #include "control/validate/update_mask.h"
 
@@ -210,13 +211,13 @@ Result<v1::ListDisksResponse> Disks::List(const v1::ListDisksRequest& request) {
   return response;
 }
 
-// ---- Updating: labels, limits, what is done without space, and disks that grow
+// ---- Updating: labels, the settings that change while it is attached, and disks that grow
 
 Result<v1::Disk> Disks::Update(const v1::UpdateDiskRequest& request) {
   const std::string& name = request.disk().name();
   CLEAT_ASSIGN(auto id, ParseDiskName(name));
   const auto& mask = request.update_mask();
-  CLEAT_TRY(CheckMask(name, mask, {kSizePath, kLimitsPath, kOnNoSpacePath, kLabelsPath}));
+  CLEAT_TRY(CheckMask(name, mask, {kSizePath, kLimitsPath, kOnNoSpacePath, kInDoubtPath, kLabelsPath}));
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.disk().labels()));
   auto updated = [&] {
     const StateLock lock(core_.mutex);
@@ -244,12 +245,12 @@ Result<v1::Disk> Disks::UpdateLocked(const std::string& id, const v1::UpdateDisk
   if (Names(mask, kSizePath)) asked.set_size_bytes(request.disk().spec().size_bytes());
   if (Names(mask, kLimitsPath)) *asked.mutable_limits() = request.disk().spec().limits();
   if (Names(mask, kOnNoSpacePath)) asked.set_on_no_space(request.disk().spec().on_no_space());
+  if (Names(mask, kInDoubtPath)) *asked.mutable_in_doubt() = request.disk().spec().in_doubt();
   CLEAT_ASSIGN(auto spec, CompleteDiskSpec(id, asked));
   if (!Names(mask, kLabelsPath)) labels = entry.row.labels;
   const v1::DiskSpec& now = entry.row.spec;
   const bool grows = spec.size_bytes() != now.size_bytes();
-  const bool same = SameSpec(spec.limits(), now.limits()) && spec.on_no_space() == now.on_no_space();
-  if (!grows && same && labels == entry.row.labels) return core_.view.Show(entry);
+  if (!grows && SameSettings(spec, now) && labels == entry.row.labels) return core_.view.Show(entry);
   if (!grows) {
     CLEAT_TRY(CommitUpdate(entry, names, spec, std::move(labels)));
     return core_.view.Show(entry);
@@ -305,24 +306,23 @@ Status Disks::CommitUpdate(DiskEntry& entry, const WriteNames& names, const v1::
   // Its image may have grown further meanwhile.
   const uint64_t size_bytes = std::max(spec.size_bytes(), size_before);
   const bool grown = size_bytes != size_before;
-  const bool limited = !SameSpec(spec.limits(), row.spec.limits());
-  const bool on_no_space = spec.on_no_space() != row.spec.on_no_space();
+  const v1::DiskSpec before = row.spec;
+  const bool set = !SameSettings(spec, before);
   // The engine that owns the disk, or will, makes the image larger.
   if (GrowsInEngine(spec) && grown && row.image_bytes == 0) row.image_bytes = size_before;
   row.spec.set_size_bytes(size_bytes);
   row.labels = std::move(labels);
   row.intent_revision = core_.publisher.NextRevision();
-  row.spec.set_on_no_space(spec.on_no_space());
-  if (limited || on_no_space) SetLimits(spec, row);
+  CopySettings(spec, row.spec);
+  if (set) row.limits_revision = row.intent_revision;
   CLEAT_TRY(WriteGrown(entry.row, names, row));
   if (grown) pools_.Leave(entry.row, PoolExtents::As::kDisk);
   entry.row = std::move(row);
   if (grown) pools_.Join(entry.row, PoolExtents::As::kDisk);
   core_.publisher.Publish(entry);
   const std::string name = DiskName(entry.row.id);
-  if (limited || on_no_space || (grown && PoolOf(spec).empty())) core_.publisher.DiskChanged(entry.row.id);
-  if (limited) spdlog::info("{}: limits changed", name);
-  if (on_no_space) spdlog::info("{}: on_no_space changed: {}", name, WaitsForSpace(spec) ? "wait" : "error");
+  if (set || (grown && PoolOf(spec).empty())) core_.publisher.DiskChanged(entry.row.id);
+  LogSettings(name, before, spec);
   if (grown) spdlog::info("{}: size changed: {} bytes, had {}", name, size_bytes, size_before);
   return Ok{};
 }

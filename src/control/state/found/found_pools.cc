@@ -15,6 +15,7 @@
 #include "control/pools/block_drive.h"
 #include "control/state/pools/host_uid.h"
 #include "control/validate/backends.h"
+#include "control/validate/disk_settings.h"
 #include "control/validate/spec_rules.h"
 
 namespace cleat::control {
