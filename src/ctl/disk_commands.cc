@@ -8,6 +8,7 @@
 #include "ctl/backends.h"
 #include "ctl/commands.h"
 #include "ctl/disk_key.h"
+#include "ctl/in_doubt.h"
 #include "ctl/limits.h"
 #include "ctl/reasons.h"
 
@@ -31,6 +32,7 @@ struct DiskArguments {
   KeyArguments key;
   std::vector<std::string> limits;
   std::string on_no_space;  // "", "error" or "wait"
+  std::string in_doubt;     // "", or as ParseInDoubt takes it
   LabelArguments labels;
   std::string etag;
   std::string uid;
@@ -79,6 +81,11 @@ ExitCode CreateDisk(Client& client, const DiskArguments& arguments) {
   auto limits = ParseLimits(arguments.limits);
   if (!limits.ok()) return Fail(kUsage, limits.error().message);
   *request.mutable_disk()->mutable_spec()->mutable_limits() = std::move(*limits);
+  if (!arguments.in_doubt.empty()) {
+    auto rule = ParseInDoubt(arguments.in_doubt);
+    if (!rule.ok()) return Fail(kUsage, rule.error().message);
+    *request.mutable_disk()->mutable_spec()->mutable_in_doubt() = std::move(*rule);
+  }
   if (auto status = ReadKey(arguments.key, request.mutable_disk()->mutable_spec()); !status.ok()) {
     return Fail(kUsage, status.error().message);
   }
@@ -108,21 +115,31 @@ ExitCode ListDisks(Client& client, const DiskArguments& arguments) {
   return kOk;
 }
 
-ExitCode SetOnNoSpace(Client& client, const DiskArguments& arguments, v1::Disk& disk) {
+// What is given of those that change while the disk is attached, in one call.
+ExitCode UpdateSettings(Client& client, const DiskArguments& arguments, v1::Disk& disk) {
   v1::UpdateDiskRequest request;
   request.mutable_disk()->set_name(DiskName(arguments));
   request.mutable_disk()->set_etag(arguments.etag);
-  request.mutable_disk()->mutable_spec()->set_on_no_space(OnNoSpaceFrom(arguments));
-  request.mutable_update_mask()->add_paths("spec.on_no_space");
+  if (!arguments.on_no_space.empty()) {
+    request.mutable_disk()->mutable_spec()->set_on_no_space(OnNoSpaceFrom(arguments));
+    request.mutable_update_mask()->add_paths("spec.on_no_space");
+  }
+  if (!arguments.in_doubt.empty()) {
+    auto rule = ParseInDoubt(arguments.in_doubt);
+    if (!rule.ok()) return Fail(kUsage, rule.error().message);
+    *request.mutable_disk()->mutable_spec()->mutable_in_doubt() = std::move(*rule);
+    request.mutable_update_mask()->add_paths("spec.in_doubt");
+  }
   return client.Call(&Stub::UpdateDisk, request, disk);
 }
 
 ExitCode UpdateDisk(Client& client, const DiskArguments& arguments) {
   v1::Disk disk;
   const bool labels = !arguments.labels.set.empty() || !arguments.labels.remove.empty();
-  if (!arguments.on_no_space.empty()) {
-    if (labels) return Fail(kUsage, "--on-no-space and labels are changed one after the other");
-    const ExitCode code = SetOnNoSpace(client, arguments, disk);
+  if (!arguments.on_no_space.empty() || !arguments.in_doubt.empty()) {
+    if (labels)
+      return Fail(kUsage, "--on-no-space or --in-doubt, and labels, are changed one after the other");
+    const ExitCode code = UpdateSettings(client, arguments, disk);
     return code != kOk ? code : WaitAndShow(client, disk, arguments.wait_s, &v1::WaitResponse::disk);
   }
   const ExitCode code =
@@ -240,6 +257,15 @@ void AddOnNoSpace(CLI::App& command, std::string& on_no_space) {
       ->type_name("error|wait");
 }
 
+void AddInDoubt(CLI::App& command, std::string& in_doubt) {
+  command
+      .add_option(
+          "--in-doubt", in_doubt,
+          "Of a disk over NVMe-oF: what writes do that an older one, left on a path that broke, may still "
+          "overwrite: hold (wait; the default), fail-after=SECONDS, or accept the risk")
+      ->type_name(kInDoubtForm);
+}
+
 void AddCreateDisk(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskArguments>& arguments) {
   CLI::App* create =
       AddCommand(disk, "create", "Make a disk",
@@ -266,6 +292,7 @@ void AddCreateDisk(CLI::App& disk, Globals& globals, const std::shared_ptr<DiskA
                    "Any number of read-only attachments, instead of one writer");
   AddLimits(*create, arguments->limits);
   AddOnNoSpace(*create, arguments->on_no_space);
+  AddInDoubt(*create, arguments->in_doubt);
   AddKey(*create, arguments->key);
   AddLabels(*create, arguments->labels);
   create->add_option("--fault-seed", arguments->fault_seed, "Tests: seed of the faults");
@@ -348,13 +375,15 @@ void AddDiskCommands(CLI::App& app, Globals& globals) {
   OnRun(*get, globals, arguments, GetDisk);
 
   CLI::App* update =
-      AddCommand(*disk, "update", "Change a disk's labels, or what its writes do without space",
+      AddCommand(*disk, "update", "Change a disk's labels, or what its writes do without space or in doubt",
                  "cleatctl disk update root --label owner=ann --remove-label old\n"
-                 "cleatctl disk update root --on-no-space wait --wait");
+                 "cleatctl disk update root --on-no-space wait --wait\n"
+                 "cleatctl disk update root --in-doubt fail-after=30 --wait");
   update->add_option(kDiskArgument, arguments->id, kWhich)->required();
   AddLabels(*update, arguments->labels);
   AddRemoveLabels(*update, arguments->labels);
   AddOnNoSpace(*update, arguments->on_no_space);
+  AddInDoubt(*update, arguments->in_doubt);
   AddEtag(*update, arguments->etag);
   AddWait(*update, arguments->wait_s, "its engines know");
   OnRun(*update, globals, arguments, UpdateDisk);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "ctl/backends.h"
+#include "ctl/in_doubt.h"
 #include "ctl/limits.h"
 #include "ctl/reasons.h"
 #include "ctl/size.h"
@@ -214,6 +215,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                {"EXTENTS", kDetailsOnly},
                {"LIMITS"},
                {"ON NO SPACE", kDetailsOnly},
+               {"ON DOUBT", kDetailsOnly},
                {"ENCRYPTION", kDetailsOnly},
                {"FAULTS", kDetailsOnly},
                {"STATE"},
@@ -240,6 +242,7 @@ Table TableOf(const Repeated<v1::Disk>& disks) {
                Extents(spec.pool()),
                ShowLimits(spec.limits()),
                OnNoSpace(spec),
+               spec.has_nvme_tcp() ? ShowInDoubt(spec.in_doubt()) : std::string(),
                Encryption(spec),
                Faults(spec),
                StateOf(disk),
@@ -470,17 +473,22 @@ Table TableOf(const Repeated<v1::Attachment>& attachments) {
                {"STATE"},
                {"SIZE", kDetailsOnly},
                {"I/O PATH", kDetailsOnly},
+               {"PATHS", kDetailsOnly},
+               {"ON DOUBT", kDetailsOnly},
                {"REVISION", kDetailsOnly},
                {"ETAG", kDetailsOnly},
                {"MESSAGE"}});
   for (const v1::Attachment& attachment : attachments) {
     const uint64_t size_bytes = attachment.status().size_bytes();
-    table.Add({ControllerOf(attachment.name()), std::to_string(attachment.spec().target()),
-               std::string(IdOf(attachment.name())), std::string(IdOf(attachment.spec().disk())),
-               attachment.spec().read_only() ? "READ-ONLY" : "READ-WRITE",
-               Short(v1::AttachmentMode_Name(attachment.spec().mode()), "ATTACHMENT_MODE_"),
-               StateOf(attachment), SizeUnless(size_bytes, size_bytes == 0), attachment.status().io_path(),
-               std::to_string(attachment.revision()), attachment.etag(), attachment.status().message()});
+    table.Add(
+        {ControllerOf(attachment.name()), std::to_string(attachment.spec().target()),
+         std::string(IdOf(attachment.name())), std::string(IdOf(attachment.spec().disk())),
+         attachment.spec().read_only() ? "READ-ONLY" : "READ-WRITE",
+         Short(v1::AttachmentMode_Name(attachment.spec().mode()), "ATTACHMENT_MODE_"), StateOf(attachment),
+         SizeUnless(size_bytes, size_bytes == 0), attachment.status().io_path(),
+         ShowPaths(attachment.status().paths()),
+         attachment.status().has_in_doubt() ? ShowInDoubt(attachment.status().in_doubt()) : std::string(),
+         std::to_string(attachment.revision()), attachment.etag(), attachment.status().message()});
   }
   return table;
 }

@@ -117,5 +117,46 @@ TEST_F(DiskCommands, ADiskOfAPoolSaysWhichExtentsItHas) {
   EXPECT_THAT(out, HasSubstr(", 1500, and 4 more run(s)\n"));
 }
 
+TEST_F(DiskCommands, WhatADiskDoesInDoubtIsAskedForWithItsTimeAndAloneChangesNothingElse) {
+  v1::CreateDiskRequest created;
+  cleatd_.create_disk = [&](const v1::CreateDiskRequest& request, v1::Disk& disk) {
+    created = request;
+    disk = request.disk();
+    disk.set_name("disks/" + request.disk_id());
+    return grpc::Status::OK;
+  };
+  v1::UpdateDiskRequest updated;
+  cleatd_.update_disk = [&](const v1::UpdateDiskRequest& request, v1::Disk& disk) {
+    updated = request;
+    disk = request.disk();
+    return grpc::Status::OK;
+  };
+  const std::vector<const char*> create = {"disk",   "create",      "a",
+                                           "--size", "1G",          "--nvme-tcp",
+                                           "s",      "--namespace", "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11"};
+  std::vector<const char*> with_rule = create;
+  with_rule.insert(with_rule.end(), {"--in-doubt", "fail-after=30s"});
+  const Outcome made = Ctl(with_rule);
+  EXPECT_EQ(made.code, kOk) << made.err;
+  EXPECT_EQ(created.disk().spec().in_doubt().policy(), v1::IN_DOUBT_POLICY_FAIL_AFTER);
+  EXPECT_EQ(created.disk().spec().in_doubt().fail_after_s(), 30U);
+  EXPECT_EQ(Ctl(create).code, kOk);
+  EXPECT_FALSE(created.disk().spec().has_in_doubt());
+
+  EXPECT_EQ(Ctl({"disk", "update", "a", "--in-doubt", "accept"}).code, kOk);
+  EXPECT_EQ(updated.disk().spec().in_doubt().policy(), v1::IN_DOUBT_POLICY_ACCEPT);
+  ASSERT_EQ(updated.update_mask().paths_size(), 1);
+  EXPECT_EQ(updated.update_mask().paths(0), "spec.in_doubt");
+  EXPECT_EQ(Ctl({"disk", "update", "a", "--in-doubt", "hold", "--on-no-space", "wait"}).code, kOk);
+  EXPECT_EQ(updated.disk().spec().in_doubt().policy(), v1::IN_DOUBT_POLICY_HOLD);
+  EXPECT_EQ(updated.update_mask().paths_size(), 2);
+  for (const char* const wrong : {"fail-after=", "fail-after=x", "fail-after=-1", "fail-after=1m", "never"}) {
+    const Outcome outcome = Ctl({"disk", "update", "a", "--in-doubt", wrong});
+    EXPECT_EQ(outcome.code, kUsage) << wrong;
+    EXPECT_THAT(outcome.err, HasSubstr("fail-after=30")) << wrong;
+  }
+  EXPECT_EQ(Ctl({"disk", "update", "a", "--in-doubt", "hold", "--label", "x=y"}).code, kUsage);
+}
+
 }  // namespace
 }  // namespace cleat::ctl::disk_commands_test

@@ -31,6 +31,7 @@ class FakeCleatd : public v1::Cleat::Service {
 
   Answer<v1::ListDisksRequest, v1::ListDisksResponse> list_disks;
   Answer<v1::GetDiskRequest, v1::Disk> get_disk;
+  Answer<v1::CreateDiskRequest, v1::Disk> create_disk;
   Answer<v1::UpdateDiskRequest, v1::Disk> update_disk;
   Answer<v1::ConfirmDeadRequest, v1::Disk> confirm_dead;
   Answer<v1::AttachDiskRequest, v1::Attachment> attach_disk;
@@ -58,6 +59,10 @@ class FakeCleatd : public v1::Cleat::Service {
   }
   grpc::Status GetDisk(grpc::ServerContext*, const v1::GetDiskRequest* request, v1::Disk* disk) override {
     return get_disk(*request, *disk);
+  }
+  grpc::Status CreateDisk(grpc::ServerContext*, const v1::CreateDiskRequest* request,
+                          v1::Disk* disk) override {
+    return create_disk(*request, *disk);
   }
   grpc::Status UpdateDisk(grpc::ServerContext*, const v1::UpdateDiskRequest* request,
                           v1::Disk* disk) override {
