@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nvme/auth/chap_secret.h"
 
-#include <openssl/evp.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 #include <cstring>
 #include <string>
 #include <utility>
+
+#include "keys/base64.h"
 
 namespace cleat::nvme::auth {
 namespace {
@@ -32,18 +33,6 @@ Result<std::optional<Hash>> TransformationOf(std::string_view digits, std::strin
   return NoSecret(what, "its transformation is not one of 00, 01, 02 and 03");
 }
 
-// Of exactly what the text stands for, without its padding; empty: it is no base64.
-keys::Secret DecodeBase64(std::string_view text) {
-  if (text.empty() || text.size() % 4 != 0) return {};
-  const size_t padding = text.size() - (text.find_last_not_of('=') + 1);
-  if (padding > 2) return {};
-  keys::Secret room = keys::Secret::Zeroes(text.size() / 4 * 3);
-  const int decoded =
-      EVP_DecodeBlock(room.mutable_bytes().data(), AsBytes(text).data(), static_cast<int>(text.size()));
-  if (decoded != static_cast<int>(room.size())) return {};
-  return keys::Secret::Copy(room.bytes().first(room.size() - padding));
-}
-
 }  // namespace
 
 Result<ChapSecret> ChapSecret::Parse(std::string_view text, std::string_view what) {
@@ -54,7 +43,7 @@ Result<ChapSecret> ChapSecret::Parse(std::string_view text, std::string_view wha
   CLEAT_ASSIGN(const std::optional<Hash> transformation,
                TransformationOf(text.substr(kPrefix.size(), 2), what));
   text.remove_suffix(1);
-  const keys::Secret room = DecodeBase64(text.substr(kBase64At));
+  const keys::Secret room = keys::DecodeBase64(text.substr(kBase64At));
   if (room.empty()) return NoSecret(what, "what is behind the second colon is not base64");
   const size_t size_bytes = room.size() - std::min(kCrcBytes, room.size());
   if (size_bytes != BytesOf(Hash::kSha256) && size_bytes != BytesOf(Hash::kSha384) &&
