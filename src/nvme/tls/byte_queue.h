@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes in a buffer of one size: added behind, taken from the front. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include "base/check.h"
+
+namespace cleat::nvme::tls {
+
+class ByteQueue {
+ public:
+  explicit ByteQueue(size_t size_bytes)
+      : buffer_(std::make_unique_for_overwrite<uint8_t[]>(size_bytes)), size_bytes_(size_bytes) {}
+
+  std::span<uint8_t> bytes() const { return {buffer_.get() + begin_, end_ - begin_}; }
+  bool empty() const { return begin_ == end_; }
+  void Take(size_t bytes) {
+    CLEAT_CHECK(bytes <= end_ - begin_);
+    begin_ += bytes;
+    if (begin_ == end_) begin_ = end_ = 0;
+  }
+
+  // Behind the bytes; Pack makes it as large as it can be, and moves the bytes.
+  std::span<uint8_t> space() const { return {buffer_.get() + end_, size_bytes_ - end_}; }
+  void Add(size_t bytes) {
+    CLEAT_CHECK(bytes <= size_bytes_ - end_);
+    end_ += bytes;
+  }
+  void Pack() {
+    if (begin_ == 0) return;
+    std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+
+ private:
+  const std::unique_ptr<uint8_t[]> buffer_;
+  const size_t size_bytes_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+}  // namespace cleat::nvme::tls

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// One direction of an established TLS 1.3 connection: makes records of what is sent, or data of records that have come, in place, with keys
+// that go on to the next ones at a KeyUpdate.
+//
+// Memory: OpenSSL's context of one cipher. Nothing is allocated for a record. Source: RFC 8446, 5.2, 5.3 and 7.2. One thread at a time.
+#pragma once
+
+#include <openssl/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "keys/secret.h"
+#include "nvme/tls/hkdf.h"
+
+namespace cleat::nvme::tls {
+
+// What the last byte of a record's content says that the content is (RFC 8446, 5.1).
+enum class ContentType : uint8_t { kChangeCipherSpec = 20, kAlert = 21, kHandshake = 22, kData = 23 };
+
+inline constexpr size_t kRecordHeaderBytes = 5;
+inline constexpr size_t kRecordTagBytes = 16;
+// The most data of a record, and the most that a record has behind its header.
+inline constexpr size_t kRecordDataBytesMax = 16 * 1024;
+inline constexpr size_t kRecordPayloadBytesMax = kRecordDataBytesMax + 256;
+// How much longer than its data a record of ours is: header, type, tag.
+inline constexpr size_t kRecordOverheadBytes = kRecordHeaderBytes + 1 + kRecordTagBytes;
+
+class RecordCipher {
+ public:
+  enum class Use : uint8_t { kSeal, kOpen };
+
+  // `secret`: the direction's first traffic secret, of the hash's size.
+  RecordCipher(Hash hash, keys::Secret secret, Use use);
+  ~RecordCipher();
+  RecordCipher(const RecordCipher&) = delete;
+  RecordCipher& operator=(const RecordCipher&) = delete;
+
+  // A whole record: the data stands behind the place of the header, and before those of type and tag. All of them are filled in, and the
+  // data encrypted.
+  void Seal(std::span<uint8_t> record, ContentType type);
+  // A whole record, as it has come, of at least header and tag. What is between them is decrypted: data, type, padding. False: that is not
+  // what the peer has sent, and means nothing.
+  bool Open(std::span<uint8_t> record);
+  // On to the next keys.
+  void Update();
+
+ private:
+  struct Free {
+    void operator()(EVP_CIPHER_CTX* context) const;
+  };
+  static constexpr size_t kNonceBytes = 12;
+
+  void SetKeys();
+  void Begin(std::span<const uint8_t> header);
+
+  const Hash hash_;
+  const Use use_;
+  keys::Secret secret_;
+  keys::Secret nonce_base_;
+  uint64_t sequence_ = 0;  // of records with these keys
+  std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
+};
+
+}  // namespace cleat::nvme::tls

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvme/tls/session.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cleat::nvme::tls {
+namespace {
+
+// Alerts and messages of the handshake by their numbers (RFC 8446, 6 and 4).
+constexpr uint8_t kWarning = 1;
+constexpr uint8_t kFatal = 2;
+constexpr uint8_t kCloseNotify = 0;
+constexpr uint8_t kUnexpectedMessage = 10;
+constexpr uint8_t kBadRecordMac = 20;
+constexpr uint8_t kRecordOverflow = 22;
+constexpr uint8_t kIllegalParameter = 47;
+constexpr uint8_t kDecodeError = 50;
+constexpr uint8_t kUserCanceled = 90;
+constexpr uint8_t kNewSessionTicket = 4;
+constexpr uint8_t kKeyUpdate = 24;
+constexpr uint8_t kMessageHeaderBytes = 4;
+
+// What a NewSessionTicket may have: two numbers, a nonce, a ticket and extensions of up to 2^16 bytes each, with their lengths.
+constexpr uint32_t kTicketBytesMax = 4 + 4 + 1 + 255 + 2 + 65'535 + 2 + 65'534;
+
+}  // namespace
+
+Session::Session() = default;
+
+Result<std::unique_ptr<Session>> Session::Make(ConnectionKey key) {
+  std::unique_ptr<Session> session(new Session());
+  CLEAT_ASSIGN(session->handshake_, Handshake::Make(std::move(key), session->input_, session->output_));
+  return session;
+}
+
+std::span<uint8_t> Session::InputSpace() {
+  // Not while data of a record is left: it would be moved from under data_.
+  if (data_.empty() && input_.space().size() < kRecordHeaderBytes + kRecordPayloadBytesMax) input_.Pack();
+  return input_.space();
+}
+
+Result<bool> Session::GoOn() {
+  if (failed_) return *failed_;
+  if (established()) return true;
+  const Result<bool> is_over = handshake_->GoOn();
+  if (!is_over.ok()) return Fail(is_over.error());
+  if (!*is_over) return false;
+  const Hash hash = handshake_->hash();
+  seal_.emplace(hash, std::move(handshake_->host_secret()), RecordCipher::Use::kSeal);
+  open_.emplace(hash, std::move(handshake_->target_secret()), RecordCipher::Use::kOpen);
+  handshake_.reset();
+  return true;
+}
+
+// ---- Errors
+
+Error Session::Fail(const Error& error) {
+  failed_ = error;
+  data_ = {};
+  return error;
+}
+
+Error Session::Fail(uint8_t alert, std::string_view why) {
+  if (seal_) Push(ContentType::kAlert, std::array{kFatal, alert});
+  return Fail({ErrorCode::kUnavailable, "TLS: " + std::string(why)});
+}
+
+// ---- What is sent
+
+// A record of the connection's own; nothing where there is no room, as a target has to take what is before it first.
+void Session::Push(ContentType type, std::span<const uint8_t> content) {
+  const size_t record_bytes = content.size() + kRecordOverheadBytes;
+  if (output_.space().size() < record_bytes) output_.Pack();
+  if (output_.space().size() < record_bytes) return;
+  const std::span<uint8_t> record = output_.space().first(record_bytes);
+  std::copy(content.begin(), content.end(), record.begin() + kRecordHeaderBytes);
+  seal_->Seal(record, type);
+  output_.Add(record_bytes);
+}
+
+Result<size_t> Session::Write(std::span<const iovec> pieces) {
+  CLEAT_CHECK(established());
+  if (failed_) return *failed_;
+  size_t taken = 0;
+  size_t piece = 0;
+  size_t at = 0;  // in the piece
+  for (;;) {
+    if (output_.space().size() < kRecordDataBytesMax + kRecordOverheadBytes + kControlBytes) return taken;
+    if (answer_key_update_ && piece < pieces.size()) {
+      answer_key_update_ = false;
+      Push(ContentType::kHandshake, std::array<uint8_t, 5>{kKeyUpdate, 0, 0, 1, 0});
+      seal_->Update();
+    }
+    uint8_t* const data = output_.space().data() + kRecordHeaderBytes;
+    size_t data_bytes = 0;
+    while (piece < pieces.size() && data_bytes < kRecordDataBytesMax) {
+      const size_t left = pieces[piece].iov_len - at;
+      const size_t bytes = std::min(left, kRecordDataBytesMax - data_bytes);
+      if (bytes > 0)
+        std::memcpy(data + data_bytes, static_cast<const uint8_t*>(pieces[piece].iov_base) + at, bytes);
+      data_bytes += bytes;
+      at += bytes;
+      if (bytes == left) {
+        ++piece;
+        at = 0;
+      }
+    }
+    if (data_bytes == 0) return taken;
+    const size_t record_bytes = data_bytes + kRecordOverheadBytes;
+    seal_->Seal(output_.space().first(record_bytes), ContentType::kData);
+    output_.Add(record_bytes);
+    taken += data_bytes;
+  }
+}
+
+void Session::Close() {
+  if (established() && !failed_) Push(ContentType::kAlert, std::array{kWarning, kCloseNotify});
+}
+
+// ---- What comes
+
+Result<size_t> Session::Read(std::span<const iovec> pieces) {
+  CLEAT_CHECK(established());
+  if (failed_) return *failed_;
+  size_t moved = 0;
+  for (const iovec& piece : pieces) {
+    std::span<uint8_t> to(static_cast<uint8_t*>(piece.iov_base), piece.iov_len);
+    while (!to.empty()) {
+      if (data_.empty()) {
+        const Result<bool> opened = OpenRecord();
+        if (!opened.ok() && moved == 0) return opened.error();
+        if (!opened.ok() || !*opened) return moved;
+        continue;
+      }
+      const size_t bytes = std::min(to.size(), data_.size());
+      std::memcpy(to.data(), data_.data(), bytes);
+      to = to.subspan(bytes);
+      data_ = data_.subspan(bytes);
+      moved += bytes;
+      if (data_.empty()) input_.Take(std::exchange(record_bytes_, 0));
+    }
+  }
+  return moved;
+}
+
+// The next whole record, if there is one: its data is in data_ then, or it had none.
+Result<bool> Session::OpenRecord() {
+  const std::span<uint8_t> bytes = input_.bytes();
+  if (bytes.size() < kRecordHeaderBytes) return false;
+  const size_t payload_bytes = size_t{bytes[3]} << 8 | bytes[4];
+  if (bytes[0] != static_cast<uint8_t>(ContentType::kData)) {
+    return Fail(kUnexpectedMessage, "the target has sent a record of type " + std::to_string(bytes[0]) +
+                                        " that is not encrypted");
+  }
+  if (payload_bytes > kRecordPayloadBytesMax || payload_bytes < kRecordTagBytes + 1) {
+    return Fail(payload_bytes > kRecordPayloadBytesMax ? kRecordOverflow : kDecodeError,
+                "the target has sent a record of " + std::to_string(payload_bytes) + " bytes");
+  }
+  if (bytes.size() < kRecordHeaderBytes + payload_bytes) return false;
+  record_bytes_ = kRecordHeaderBytes + payload_bytes;
+  const std::span<uint8_t> record = bytes.first(record_bytes_);
+  if (!open_->Open(record)) {
+    return Fail(kBadRecordMac, "a record that was changed on its way, or is made with another key, has come");
+  }
+  CLEAT_TRY(TakeContent(record.subspan(kRecordHeaderBytes, payload_bytes - kRecordTagBytes)));
+  if (data_.empty()) input_.Take(std::exchange(record_bytes_, 0));
+  return true;
+}
+
+// Data, a type, and zeroes as padding.
+Status Session::TakeContent(std::span<uint8_t> content) {
+  while (!content.empty() && content.back() == 0) content = content.first(content.size() - 1);
+  if (content.empty()) return Fail(kUnexpectedMessage, "the target has sent a record without a type");
+  const auto type = static_cast<ContentType>(content.back());
+  content = content.first(content.size() - 1);
+  if (content.size() > kRecordDataBytesMax) {
+    return Fail(kRecordOverflow,
+                "the target has sent a record of " + std::to_string(content.size()) + " bytes of data");
+  }
+  if (message_.is_begun() && type != ContentType::kHandshake)
+    return Fail(kUnexpectedMessage, "the target has sent a record in the midst of a message");
+  if (type == ContentType::kData && !content.empty()) {
+    idle_records_ = 0;
+    data_ = content;
+    return Ok{};
+  }
+  if (++idle_records_ > kIdleRecordsMax) {
+    return Fail(kUnexpectedMessage, "the target has sent " + std::to_string(idle_records_) +
+                                        " records in a row without data (KeyUpdate, session tickets)");
+  }
+  switch (type) {
+    case ContentType::kData:
+      return Ok{};
+    case ContentType::kHandshake:
+      return TakeMessages(content);
+    case ContentType::kAlert:
+      return TakeAlert(content);
+    default:
+      return Fail(kUnexpectedMessage,
+                  "the target has sent a record of type " + std::to_string(static_cast<unsigned>(type)));
+  }
+}
+
+Status Session::TakeMessages(std::span<const uint8_t> bytes) {
+  if (bytes.empty()) return Fail(kUnexpectedMessage, "the target has sent an empty part of a message");
+  for (size_t at = 0; at < bytes.size(); ++at) CLEAT_TRY(TakeMessageByte(bytes[at], at + 1 == bytes.size()));
+  return Ok{};
+}
+
+// `is_last`: of its record.
+Status Session::TakeMessageByte(uint8_t byte, bool is_last) {
+  if (message_.header_bytes < kMessageHeaderBytes) {
+    if (message_.header_bytes == 0) message_.type = byte;
+    if (message_.header_bytes > 0) message_.left_bytes = message_.left_bytes << 8 | byte;
+    if (++message_.header_bytes < kMessageHeaderBytes) return Ok{};
+    const bool is_ticket = message_.type == kNewSessionTicket;
+    if (!is_ticket && message_.type != kKeyUpdate) {
+      return Fail(kUnexpectedMessage,
+                  "the target has sent a message of type " + std::to_string(message_.type));
+    }
+    const uint32_t most_bytes = is_ticket ? kTicketBytesMax : 1;
+    if (message_.left_bytes == 0 || message_.left_bytes > most_bytes) {
+      return Fail(kDecodeError, "the target has sent a message of " + std::to_string(message_.left_bytes) +
+                                    " bytes of type " + std::to_string(message_.type));
+    }
+    return Ok{};
+  }
+  if (--message_.left_bytes > 0) return Ok{};
+  const bool is_update = std::exchange(message_, {}).type == kKeyUpdate;
+  if (!is_update) return Ok{};
+  if (byte > 1) return Fail(kIllegalParameter, "the target has sent a KeyUpdate that asks for nonsense");
+  // What follows has other keys, and so is in another record (RFC 8446, 5.1).
+  if (!is_last) return Fail(kUnexpectedMessage, "the target has sent something with a KeyUpdate");
+  open_->Update();
+  if (byte == 1) answer_key_update_ = true;
+  return Ok{};
+}
+
+Status Session::TakeAlert(std::span<const uint8_t> bytes) {
+  if (bytes.size() != 2) return Fail(kDecodeError, "the target has sent an alert that is none");
+  const uint8_t alert = bytes[1];
+  if (alert == kUserCanceled) return Ok{};
+  if (alert == kCloseNotify)
+    return Fail({ErrorCode::kUnavailable, "TLS: connection lost: the target has closed it"});
+  return Fail({ErrorCode::kUnavailable, "TLS: connection lost: " + TextOfAlert(alert)});
+}
+
+}  // namespace cleat::nvme::tls

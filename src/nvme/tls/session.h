@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// A host's end of one TLS 1.3 connection, without a socket: bytes that have come go in, bytes to be sent come out, and in between are the
+// handshake (handshake.h), and records of data and data of records (record_cipher.h).
+//
+// A target is not trusted. Whatever breaks a rule of TLS ends the session with an error, and with an alert in the output that says so to the
+// target; so do more than kIdleRecordsMax records in a row that bring no data: KeyUpdates, session tickets, empty records. Data that came before an error is given
+// first. Session tickets are read over, and nothing is resumed with them.
+//
+// Memory: kInputBytes + kOutputBytes and two contexts of ciphers, whatever the target sends; OpenSSL's while the handshake lasts. Once it is over nothing is allocated but for a
+// KeyUpdate, which makes new keys, and the text of an error. What Write is given is copied before it is encrypted and not used after it, so
+// that it may be a guest's memory, which may be changed or taken away at any time (block/memory_guard.h).
+//
+// There is no KeyUpdate of ours but as an answer, since a target whose kernel has the keys may not take it: one connection's first key
+// protects all that it sends.
+//
+// Source: RFC 8446. One thread at a time.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "base/result.h"
+#include "nvme/tls/byte_queue.h"
+#include "nvme/tls/handshake.h"
+#include "nvme/tls/psk.h"
+#include "nvme/tls/record_cipher.h"
+
+namespace cleat::nvme::tls {
+
+class Session {
+ public:
+  static constexpr size_t kInputBytes = 32 * 1024;
+  // Output that is kept for the connection's own records: an answer to a KeyUpdate, an alert.
+  static constexpr size_t kControlBytes = 64;
+  static constexpr size_t kOutputBytes = 2 * (kRecordDataBytesMax + kRecordOverheadBytes) + kControlBytes;
+  static constexpr uint32_t kIdleRecordsMax = 32;
+
+  // kInternal: OpenSSL can't begin.
+  static Result<std::unique_ptr<Session>> Make(ConnectionKey key);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // ---- Bytes that come, and bytes to be sent.
+  // Where the next bytes go: never empty once Handshake or Read has used all that it can.
+  std::span<uint8_t> InputSpace();
+  void Came(size_t bytes) { input_.Add(bytes); }
+  std::span<const uint8_t> output() const { return output_.bytes(); }
+  void Sent(size_t bytes) { output_.Take(bytes); }
+
+  // Goes on with the handshake as far as the input goes; to be called again after Came. True: it is over.
+  //   kPermissionDenied  the target does not take the key
+  //   kUnavailable       whatever else is wrong
+  Result<bool> GoOn();
+  bool established() const { return seal_.has_value(); }
+
+  // ---- Once the handshake is over. An error is for good: kUnavailable.
+  // Encrypts the beginning of the pieces into the output, as much as there is room for; returns how much that is.
+  Result<size_t> Write(std::span<const iovec> pieces);
+  // Decrypts into the pieces what has come; returns how much that is. 0: more has to come.
+  Result<size_t> Read(std::span<const iovec> pieces);
+  // Says the orderly end in the output, if there is room.
+  void Close();
+
+ private:
+  // The target's messages of the handshake's kind, which may be cut by records anywhere: how far the present one has come.
+  struct Message {
+    uint8_t header_bytes = 0;
+    uint8_t type = 0;
+    uint32_t left_bytes = 0;
+    bool is_begun() const { return header_bytes > 0; }
+  };
+
+  Session();
+  Result<bool> OpenRecord();
+  Status TakeContent(std::span<uint8_t> content);
+  Status TakeMessages(std::span<const uint8_t> bytes);
+  Status TakeMessageByte(uint8_t byte, bool is_last);
+  Status TakeAlert(std::span<const uint8_t> bytes);
+  void Push(ContentType type, std::span<const uint8_t> content);
+  // Ends the session; `alert` is for the target.
+  Error Fail(uint8_t alert, std::string_view why);
+  Error Fail(const Error& error);
+
+  ByteQueue input_{kInputBytes};
+  ByteQueue output_{kOutputBytes};
+  std::unique_ptr<Handshake> handshake_;  // until it is over
+  std::optional<RecordCipher> seal_;      // from then on
+  std::optional<RecordCipher> open_;
+  // The record at the beginning of the input, while data of it is left to be given.
+  size_t record_bytes_ = 0;
+  std::span<const uint8_t> data_;
+  Message message_;
+  uint32_t idle_records_ = 0;
+  bool answer_key_update_ = false;  // before the next data of ours
+  std::optional<Error> failed_;
+};
+
+}  // namespace cleat::nvme::tls
