@@ -30,6 +30,8 @@ NvmfPathConfig ConfigOf(const NvmfOptions& options, uint32_t index) {
   config.association.kato_ms = options.subsystem->kato_ms;
   config.association.io_queues = DiskPath::kQueuesMax;
   config.address = options.subsystem->addresses.at(index);
+  const NvmfSubsystem& subsystem = *options.subsystem;
+  config.tls = {.psk = subsystem.psk, .host_nqn = subsystem.host.nqn, .subsystem_nqn = subsystem.nqn};
   config.digests = {.header = options.subsystem->header_digest, .data = options.subsystem->data_digest};
   config.reservation_family = options.reservation_family;
   config.chap = options.subsystem->chap;

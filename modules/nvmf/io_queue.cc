@@ -27,6 +27,7 @@ TcpQueueOptions TcpOptionsOf(const IoQueueTarget& target, const IoQueueId& id) {
   connection.digests = target.digests;
   TcpQueueOptions options(target.paths.at(id.path).address, std::move(connection));
   options.connect_timeout_ns = IoQueue::kConnectTimeoutNs;
+  options.tls = target.tls;
   return options;
 }
 

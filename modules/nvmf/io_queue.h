@@ -33,6 +33,7 @@ struct IoQueueTarget {
   };
   std::vector<Path> paths;
   nvme::tcp::Digests digests;
+  TlsNames tls;
   std::string host_nqn;
   std::string subsystem_nqn;
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;  // nullptr: none

@@ -19,6 +19,7 @@
 #include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/doubt/doubt.h"
+#include "nvme/tls/psk.h"
 #include "reactor/blocking.h"
 #include "reactor/task.h"
 
@@ -36,6 +37,7 @@ struct NvmfSubsystem {
   nvme::host::ProofPolicy proofs;
   // What the two prove themselves with on each queue; nullptr: this host has no secret.
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
+  std::shared_ptr<const nvme::tls::Psk> psk;  // nullptr: plain TCP
 };
 
 // On the control reactor, between OpenNvmf's return and Close's; the owner of the device may close it from there.
@@ -89,7 +91,8 @@ class NvmfDevice : public block::Device {
 // On the control reactor, of an NvmfDevice.
 //   kInvalidArgument     options that make no sense
 //   kNotFound            the subsystem has no such namespace for this host
-//   kPermissionDenied    the subsystem does not let this host in, or one of the two has not authenticated itself to the other
+//   kPermissionDenied    the subsystem does not let this host in or does not take its pre-shared key, or one of the two has not authenticated
+//                        itself to the other
 //   kFailedPrecondition  the namespace is smaller than the disk, has blocks of another size, or is write-protected and the disk is not
 //                        read-only
 //   kUnimplemented       a namespace or a controller that Cleat can't use

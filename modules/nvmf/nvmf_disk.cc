@@ -274,6 +274,7 @@ void NvmfDisk::TakeShape(const DiskPath& path) {
   target.subsystem_nqn = subsystem.nqn;
   target.chap = subsystem.chap;
   target.arithmetic = options_.arithmetic;
+  target.tls = {.psk = subsystem.psk, .host_nqn = subsystem.host.nqn, .subsystem_nqn = subsystem.nqn};
   shared_->write_cache = geometry_.write_cache;
   shared_->doubt_log = doubt_log_;
   DiskReservationOwner& self = *this;

@@ -54,6 +54,7 @@ void NvmfPath::Try() {
   connection.digests = config_.digests;
   TcpQueueOptions options(config_.address, std::move(connection));
   options.connect_timeout_ns = kConnectTimeoutNs;
+  options.tls = config_.tls;
   nvme::host::AssociationOwner& self = *this;
   association_ = std::make_unique<Association>(std::move(association), self);
   admin_ = std::make_unique<TcpQueue>(options, reactor_, *association_);

@@ -36,6 +36,7 @@ struct NvmfPathConfig {
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
   BlockingPool* arithmetic = nullptr;
   uint64_t reservation_family = 0;  // 0: none
+  TlsNames tls;
 };
 
 // A life's number: never 0, and never one that this or another engine has drawn before.

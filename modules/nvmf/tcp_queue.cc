@@ -43,8 +43,9 @@ void TcpQueue::Abort(const Error& reason) {
 }
 
 void TcpQueue::TooLate() {
-  const char* const lacks = tcp_connected_ ? "no answer to ICReq: is it an NVMe/TCP target?"
-                                           : "no TCP connection: look for a firewall, or a host that is down";
+  const char* lacks = "no TCP connection: look for a firewall, or a host that is down";
+  if (stage_ == Stage::kTls) lacks = "no answer in the TLS handshake: has its listener a secure channel?";
+  if (stage_ == Stage::kOpen) lacks = "no answer to ICReq: is it an NVMe/TCP target?";
   Abort({ErrorCode::kDeadlineExceeded,
          options_.connection.name + ": " + nvme::fabrics::TextOfAddress(options_.address) +
              ": not connected within " + std::to_string(options_.connect_timeout_ns / kNsPerMs) + " ms, " +
@@ -59,7 +60,7 @@ void TcpQueue::SocketReady() {
 }
 
 bool TcpQueue::Poll() {
-  if (!tcp_connected_ && !FinishConnect()) return false;
+  if (stage_ != Stage::kOpen && !GoOnConnecting()) return false;
   bool worked = SendSome();
   if (!ended()) worked |= ReceiveSome();
   // Data that was asked for, and commands that followed upon completions.
@@ -69,38 +70,70 @@ bool TcpQueue::Poll() {
 
 // An event that comes after this look sets its flag and activates the poller again.
 bool TcpQueue::Arm() {
-  return !readable_ && !(writable_ && connection_.wants_to_send());
+  return !readable_ && !(writable_ && wants_to_send());
 }
 
-// Whether the socket is connected; it is asked after each event.
-bool TcpQueue::FinishConnect() {
+// Whether PDUs may go and come by now; it is asked after each event.
+bool TcpQueue::GoOnConnecting() {
   if (!writable_) return false;
   writable_ = readable_ = false;
+  return stage_ == Stage::kTcp ? FinishConnect() : Handshake();
+}
+
+bool TcpQueue::FinishConnect() {
   const Result<bool> connected = socket_.FinishConnect();
-  if (!connected.ok()) {
-    Abort({connected.error().code, options_.connection.name + ": " + connected.error().message});
+  if (!connected.ok()) AbortFor(connected.error());
+  if (!connected.ok() || !*connected) return false;
+  if (options_.tls.psk == nullptr) return Begin();
+  auto tls = TlsStream::Make(socket_, options_.tls);
+  if (!tls.ok()) {
+    AbortFor(tls.error());
     return false;
   }
-  if (!*connected) return false;
-  tcp_connected_ = writable_ = readable_ = true;
+  tls_ = std::move(tls).value();
+  stage_ = Stage::kTls;
+  return Handshake();
+}
+
+bool TcpQueue::Handshake() {
+  const Result<bool> is_over = tls_->Handshake();
+  if (!is_over.ok()) AbortFor(is_over.error());
+  return is_over.ok() && *is_over && Begin();
+}
+
+bool TcpQueue::Begin() {
+  stage_ = Stage::kOpen;
+  writable_ = readable_ = true;
   connection_.Start();
   return true;
 }
 
+void TcpQueue::AbortFor(const Error& error) {
+  Abort({error.code, options_.connection.name + ": " + error.message});
+}
+
+Result<size_t> TcpQueue::Send(std::span<const iovec> pieces) {
+  return tls_ != nullptr ? tls_->Send(pieces) : socket_.Send(pieces);
+}
+
+Result<size_t> TcpQueue::Receive(std::span<const iovec> pieces) {
+  return tls_ != nullptr ? tls_->Receive(pieces) : socket_.Receive(pieces);
+}
+
 bool TcpQueue::SendSome() {
   bool worked = false;
-  for (int sends = 0; sends < kSendsMax && writable_ && connection_.wants_to_send(); ++sends) {
+  for (int sends = 0; sends < kSendsMax && writable_ && wants_to_send(); ++sends) {
     std::array<iovec, kPieces> pieces;
     const uint32_t count = connection_.FillSend(pieces);
-    if (count == 0) return worked;
-    const Result<size_t> sent = socket_.Send(std::span(pieces).first(count));
+    if (count == 0 && !has_backlog()) return worked;
+    const Result<size_t> sent = Send(std::span(pieces).first(count));
     if (!sent.ok()) {
-      Abort({sent.error().code, options_.connection.name + ": " + sent.error().message});
+      AbortFor(sent.error());
       return true;
     }
     size_t all = 0;
     for (const iovec& piece : std::span(pieces).first(count)) all += piece.iov_len;
-    writable_ = *sent == all;
+    writable_ = *sent == all && !has_backlog();
     if (*sent == 0) return worked;
     worked = true;
     connection_.Sent(*sent);
@@ -114,9 +147,9 @@ bool TcpQueue::ReceiveSome() {
   for (int reads = 0; reads < kReadsMax && (readable_ || in_flight_ > 0); ++reads) {
     std::array<iovec, kPieces> pieces;
     const uint32_t count = connection_.ReceiveSpace(pieces);
-    const Result<size_t> received = socket_.Receive(std::span(pieces).first(count));
+    const Result<size_t> received = Receive(std::span(pieces).first(count));
     if (!received.ok()) {
-      Abort({received.error().code, options_.connection.name + ": " + received.error().message});
+      AbortFor(received.error());
       return true;
     }
     readable_ = *received > 0;
@@ -136,11 +169,12 @@ bool TcpQueue::ReceiveSome() {
 // The last PDU says why, if the kernel takes it at once and sends it before the reset.
 void TcpQueue::CloseSocket() {
   if (!socket_.open()) return;
-  if (tcp_connected_ && connection_.wants_to_send()) {
+  if (stage_ == Stage::kOpen && connection_.wants_to_send()) {
     std::array<iovec, kPieces> pieces;
     const uint32_t count = connection_.FillSend(pieces);
-    if (count > 0) (void)socket_.Send(std::span(pieces).first(count));
+    if (count > 0) (void)Send(std::span(pieces).first(count));
   }
+  if (stage_ == Stage::kOpen && tls_ != nullptr) tls_->SayGoodbye();
   socket_.Close();
   connect_over_.Cancel();
   reactor_.RemovePoller(*this);

@@ -5,20 +5,27 @@
 // call, and what has come is read without waiting for an event. Then it is armed, also with commands in flight (an admin queue always has
 // some, for events), is woken up by the socket alone, and takes no time.
 //
+// With a pre-shared key all of it goes through TLS (tls_stream.h), whose handshake comes first.
+//
 // Its end. The socket is closed before the owner hears of any command that was not answered, so that from then on nothing of this
 // connection is sent but what is in the kernel's queue to the network card, the card or the network already; the memory of commands is not used any more
 // (stream_socket.h). What the target may have of each command, Reached says.
 //
 // Ownership: whoever makes it owns it, and keeps it until Ended; it is not destroyed from within a callback. Thread: the reactor's. Nothing
-// is allocated after Start but the text of the error that ends it.
+// is allocated after Start but for TLS, until its handshake is over, and the text of the error that ends it.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/result.h"
 #include "modules/nvmf/stream_socket.h"
+#include "modules/nvmf/tls_stream.h"
 #include "nvme/fabrics/queue_pair.h"
 #include "nvme/tcp/host_connection.h"
 #include "reactor/poller.h"
@@ -32,7 +39,8 @@ struct TcpQueueOptions {
 
   nvme::fabrics::TransportAddress address;
   nvme::tcp::HostConnectionOptions connection;
-  // Until the target has answered ICReq, the TCP connection included.
+  TlsNames tls;
+  // Until the target has answered ICReq, the TCP connection and TLS included.
   uint64_t connect_timeout_ns = 10 * kNsPerSecond;
 };
 
@@ -67,6 +75,8 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
   bool ended() const { return connection_.ended(); }
 
  private:
+  enum class Stage : uint8_t { kTcp, kTls, kOpen };  // kOpen: PDUs go and come
+
   struct ConnectTimer : Timer {
     explicit ConnectTimer(TcpQueue& q)
         : Timer([](Timer& timer) { static_cast<ConnectTimer&>(timer).queue.TooLate(); }), queue(q) {}
@@ -84,7 +94,16 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
   void Unanswered(uint64_t cookie, nvme::fabrics::Reached reached) override;
   void Ended(const Error& reason) override;
 
+  bool GoOnConnecting();
   bool FinishConnect();
+  bool Handshake();
+  bool Begin();
+  void AbortFor(const Error& error);
+  Result<size_t> Send(std::span<const iovec> pieces);
+  Result<size_t> Receive(std::span<const iovec> pieces);
+  // Encrypted bytes that the kernel has not taken.
+  bool has_backlog() const { return tls_ != nullptr && tls_->wants_to_send(); }
+  bool wants_to_send() const { return connection_.wants_to_send() || has_backlog(); }
   bool SendSome();
   bool ReceiveSome();
   void TooLate();
@@ -94,10 +113,11 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
   Reactor& reactor_;
   nvme::fabrics::QueuePairOwner& owner_;
   StreamSocket socket_;
+  std::unique_ptr<TlsStream> tls_;  // over the socket, from its connection on
   nvme::tcp::HostConnection connection_;
   ConnectTimer connect_over_{*this};
   bool started_ = false;
-  bool tcp_connected_ = false;
+  Stage stage_ = Stage::kTcp;
   // False from the moment that the kernel had nothing, or took nothing more, until the socket's next event.
   bool readable_ = false;
   bool writable_ = false;

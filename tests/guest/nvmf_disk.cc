@@ -3,6 +3,8 @@
 // with besides
 //   CLEAT_NVMF_SUBSYSTEM  the subsystem's folder in configfs; its namespace 1 is that of CLEAT_NVMF_PLAIN
 //   CLEAT_NVMF_LINK       the link by which a port offers the subsystem
+//   CLEAT_NVMF_PSK        if it is set, the pre-shared key of TLS
+// Disk.AgreesWithTheReference needs neither folder nor link, and so can be run by hand beside any other target.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -92,6 +94,9 @@ NvmfOptions OptionsOf(int& broken, int& connected) {
   nvme::fabrics::Uuid id{};
   id.fill(0x43);
   subsystem.host = nvme::fabrics::HostIdentityOfUuid(id);
+  if (const char* const psk = std::getenv("CLEAT_NVMF_PSK"))
+    subsystem.psk =
+        std::make_shared<const nvme::tls::Psk>(nvme::tls::Psk::Parse(psk, "CLEAT_NVMF_PSK").value());
   NvmfOptions options(block::DiskShape("disks/guest", kBytes, 512, 4096),
                       std::make_shared<NvmfSubsystem>(std::move(subsystem)),
                       nvme::fabrics::ParseUuid(Setting("CLEAT_NVMF_PLAIN")).value(),
@@ -99,6 +104,22 @@ NvmfOptions OptionsOf(int& broken, int& connected) {
   options.events.broken = [&broken](const Error&) { ++broken; };
   options.events.connected = [&connected] { ++connected; };
   return options;
+}
+
+TEST(Disk, AgreesWithTheReference) {
+  Host host;
+  int broken = 0;
+  int connected = 0;
+  auto opened = host.Await(OpenNvmf(OptionsOf(broken, connected)));
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  auto pipeline = block::Pipeline::Make(std::move(opened).value(), block::AccessMode::kReadWrite).value();
+  test::TestDisk disk(*pipeline, host.io(), [&] { host.Turn(); });
+  ASSERT_EQ(disk.Do(block::Op::kWriteZeroes, 0, kBytes), block::IoStatus::kOk);
+  test::RandomLoad load(disk, 4, 0, kBytes, test::RandomLoad::Discards::kNone);
+  load.Run(400);
+  EXPECT_EQ(broken, 0);
+  disk.CloseChannel();
+  EXPECT_TRUE(host.Await(pipeline->Close()).ok());
 }
 
 TEST(Disk, LosesNothingWhenItsTargetGoesAndComesBackUnderLoad) {

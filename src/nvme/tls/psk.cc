@@ -30,6 +30,7 @@ uint8_t BitOf(IdentityVersion version) {
   return static_cast<uint8_t>(1U << static_cast<unsigned>(version));
 }
 constexpr uint8_t kBoth = 3;
+constexpr uint8_t kTaken = 4;
 
 // The digits of the hash in an identity.
 std::string_view DigitsOf(Hash hash) {
@@ -46,21 +47,24 @@ std::string TextOf(const keys::Secret& characters) {
 // ---- Which identity
 
 IdentityVersion IdentityChoice::next() const {
-  return refused_.load(std::memory_order_relaxed) == BitOf(IdentityVersion::kV0) ? IdentityVersion::kV1
-                                                                                 : IdentityVersion::kV0;
+  const bool other = (state_.load(std::memory_order_relaxed) & kBoth) == BitOf(IdentityVersion::kV0);
+  return other ? IdentityVersion::kV1 : IdentityVersion::kV0;
 }
 
 void IdentityChoice::Accepted(IdentityVersion version) {
-  refused_.store(version == IdentityVersion::kV1 ? BitOf(IdentityVersion::kV0) : 0,
-                 std::memory_order_relaxed);
+  const uint8_t refused = version == IdentityVersion::kV1 ? BitOf(IdentityVersion::kV0) : uint8_t{0};
+  state_.store(refused | kTaken, std::memory_order_relaxed);
 }
 
 // Once both were refused the two take turns, each of them as a refusal for good.
-bool IdentityChoice::Refused(IdentityVersion version) {
-  const uint8_t bit = BitOf(version);
-  if ((refused_.fetch_or(bit, std::memory_order_relaxed) | bit) != kBoth) return true;
-  refused_.store(bit, std::memory_order_relaxed);
-  return false;
+bool IdentityChoice::Refused(IdentityVersion version, bool says_so) {
+  uint8_t before = state_.load(std::memory_order_relaxed);
+  for (;;) {
+    if (!says_so && (before & kTaken) != 0) return true;
+    const bool are_both = ((before | BitOf(version)) & kBoth) == kBoth;
+    const uint8_t after = static_cast<uint8_t>((before & kTaken) | BitOf(version));
+    if (state_.compare_exchange_weak(before, after, std::memory_order_relaxed)) return !are_both;
+  }
 }
 
 // ---- The key

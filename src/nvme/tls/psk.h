@@ -34,11 +34,12 @@ class IdentityChoice {
  public:
   IdentityVersion next() const;
   void Accepted(IdentityVersion version);
-  // Whether the other one has not been refused yet: with it there may be a connection.
-  bool Refused(IdentityVersion version);
+  // Whether the other one has not been refused yet: with it there may be a connection. A target that does not say so, and has ended the
+  // connection for some reason, counts only until one of the two was taken.
+  bool Refused(IdentityVersion version, bool says_so);
 
  private:
-  std::atomic<uint8_t> refused_{0};  // a bit for each version
+  std::atomic<uint8_t> state_{0};  // a bit for each version that was refused, and one for that any was taken
 };
 
 // What a TLS connection between one host and one subsystem is made with.

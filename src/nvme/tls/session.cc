@@ -84,12 +84,13 @@ void Session::Push(ContentType type, std::span<const uint8_t> content) {
   output_.Add(record_bytes);
 }
 
-Result<size_t> Session::Write(std::span<const iovec> pieces) {
+Result<size_t> Session::Write(std::span<const iovec> pieces, size_t skip_bytes) {
   CLEAT_CHECK(established());
   if (failed_) return *failed_;
   size_t taken = 0;
   size_t piece = 0;
-  size_t at = 0;  // in the piece
+  while (piece < pieces.size() && pieces[piece].iov_len <= skip_bytes) skip_bytes -= pieces[piece++].iov_len;
+  size_t at = skip_bytes;  // in the piece
   for (;;) {
     if (output_.space().size() < kRecordDataBytesMax + kRecordOverheadBytes + kControlBytes) return taken;
     if (answer_key_update_ && piece < pieces.size()) {

@@ -60,8 +60,8 @@ class Session {
   bool established() const { return seal_.has_value(); }
 
   // ---- Once the handshake is over. An error is for good: kUnavailable.
-  // Encrypts the beginning of the pieces into the output, as much as there is room for; returns how much that is.
-  Result<size_t> Write(std::span<const iovec> pieces);
+  // Encrypts into the output what the pieces have behind their first `skip_bytes`, as much as there is room for; returns how much that is.
+  Result<size_t> Write(std::span<const iovec> pieces, size_t skip_bytes = 0);
   // Decrypts into the pieces what has come; returns how much that is. 0: more has to come.
   Result<size_t> Read(std::span<const iovec> pieces);
   // Says the orderly end in the output, if there is room.

@@ -148,30 +148,42 @@ TEST(Psk, HasNoIdentityOfVersion0ForNamesThatAreTooLong) {
 TEST(IdentityChoice, TriesTheOtherIdentityWhenOneIsRefused) {
   IdentityChoice choice;
   EXPECT_EQ(choice.next(), IdentityVersion::kV0);
-  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0));
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, true));
   EXPECT_EQ(choice.next(), IdentityVersion::kV1);
   // Another connection that was on its way with the first one.
-  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0));
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, true));
   EXPECT_EQ(choice.next(), IdentityVersion::kV1);
 }
 
 TEST(IdentityChoice, StaysWithTheIdentityThatWasTaken) {
   IdentityChoice choice;
-  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0));
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, true));
   choice.Accepted(IdentityVersion::kV1);
   EXPECT_EQ(choice.next(), IdentityVersion::kV1);
   choice.Accepted(IdentityVersion::kV0);
   EXPECT_EQ(choice.next(), IdentityVersion::kV0);
 }
 
+// The target may have been stopped in the midst of the handshake.
+TEST(IdentityChoice, DoesNotTurnFromWhatWasTakenBecauseAConnectionEnds) {
+  IdentityChoice choice;
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, false));
+  EXPECT_EQ(choice.next(), IdentityVersion::kV1);
+  choice.Accepted(IdentityVersion::kV1);
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV1, false));
+  EXPECT_EQ(choice.next(), IdentityVersion::kV1);
+  EXPECT_FALSE(choice.Refused(IdentityVersion::kV1, true));
+  EXPECT_EQ(choice.next(), IdentityVersion::kV0);
+}
+
 TEST(IdentityChoice, TakesTurnsOnceBothWereRefused) {
   IdentityChoice choice;
-  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0));
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, true));
   for (int turn = 0; turn < 3; ++turn) {
     EXPECT_EQ(choice.next(), IdentityVersion::kV1);
-    EXPECT_FALSE(choice.Refused(IdentityVersion::kV1));
+    EXPECT_FALSE(choice.Refused(IdentityVersion::kV1, true));
     EXPECT_EQ(choice.next(), IdentityVersion::kV0);
-    EXPECT_FALSE(choice.Refused(IdentityVersion::kV0));
+    EXPECT_FALSE(choice.Refused(IdentityVersion::kV0, true));
   }
 }
 

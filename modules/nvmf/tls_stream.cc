@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/nvmf/tls_stream.h"
+
+#include <utility>
+
+namespace cleat::modules {
+
+using nvme::tls::IdentityVersion;
+using nvme::tls::Session;
+
+Result<std::unique_ptr<TlsStream>> TlsStream::Make(StreamSocket& socket, const TlsNames& names) {
+  const IdentityVersion identity = names.psk->choice().next();
+  CLEAT_ASSIGN(auto key, names.psk->KeyFor(names.host_nqn, names.subsystem_nqn, identity));
+  CLEAT_ASSIGN(auto session, Session::Make(std::move(key)));
+  return std::unique_ptr<TlsStream>(new TlsStream(socket, names.psk, identity, std::move(session)));
+}
+
+Result<bool> TlsStream::Flush() {
+  while (wants_to_send()) {
+    const auto output = session_->output();
+    const iovec piece{const_cast<uint8_t*>(output.data()), output.size()};  // the kernel reads it alone
+    CLEAT_ASSIGN(const size_t sent, socket_.Send({&piece, 1}));
+    if (sent == 0) return false;
+    session_->Sent(sent);
+  }
+  return true;
+}
+
+Result<bool> TlsStream::GoOn() {
+  for (;;) {
+    const Result<bool> is_over = session_->GoOn();
+    // The target is told why, also where it is an error.
+    const Result<bool> flushed = Flush();
+    if (!is_over.ok() || *is_over) return is_over;
+    if (!flushed.ok()) return flushed.error();
+    const auto space = session_->InputSpace();
+    const iovec piece{space.data(), space.size()};
+    const Result<size_t> came = socket_.Receive({&piece, 1});
+    if (!came.ok()) return Error(came.error().code, came.error().message + ", in the TLS handshake");
+    if (*came == 0) return false;
+    session_->Came(*came);
+  }
+}
+
+Result<bool> TlsStream::Handshake() {
+  Result<bool> is_over = GoOn();
+  if (is_over.ok()) {
+    if (*is_over) psk_->choice().Accepted(identity_);
+    return is_over;
+  }
+  Error error = is_over.error();
+  // A target that knows no such identity may also close without a word.
+  const bool says_so = error.code == ErrorCode::kPermissionDenied;
+  const bool has_other = psk_->choice().Refused(identity_, says_so);
+  if (has_other && says_so) error.code = ErrorCode::kUnavailable;
+  return error;
+}
+
+// An error is told only where nothing of these pieces was taken: what went before it counts as sent. The next call has the error again.
+Result<size_t> TlsStream::Send(std::span<const iovec> pieces) {
+  size_t taken = 0;
+  for (;;) {
+    const Result<bool> flushed = Flush();
+    if (!flushed.ok() && taken == 0) return flushed.error();
+    if (!flushed.ok() || !*flushed) return taken;
+    const Result<size_t> more = session_->Write(pieces, taken);
+    if (!more.ok() && taken == 0) return more.error();
+    if (!more.ok() || *more == 0) return taken;
+    taken += *more;
+  }
+}
+
+Result<size_t> TlsStream::Receive(std::span<const iovec> pieces) {
+  for (;;) {
+    const Result<size_t> got = session_->Read(pieces);
+    if (!got.ok()) (void)Flush();  // says why
+    if (!got.ok() || *got > 0) return got;
+    const auto space = session_->InputSpace();
+    const iovec piece{space.data(), space.size()};
+    CLEAT_ASSIGN(const size_t came, socket_.Receive({&piece, 1}));
+    if (came == 0) return size_t{0};
+    session_->Came(came);
+  }
+}
+
+void TlsStream::SayGoodbye() {
+  session_->Close();
+  (void)Flush();
+}
+
+}  // namespace cleat::modules

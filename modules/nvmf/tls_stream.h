@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// TLS over a connected StreamSocket, with the same Send and Receive: what is sent is encrypted into a buffer of the session's and from there
+// goes to the kernel, what comes is decrypted from one.
+//
+// What Send has taken may be in the buffer yet; it counts as sent, as the target may come to have it. The memory that it was given is not
+// used any more when it returns. Close of the socket drops the buffer with what the kernel has not sent.
+//
+// Memory of a guest that its owner has taken away is read as zeroes, and what is received there is seen by nobody: the copy meets a SIGBUS,
+// which the guard answers (block/memory_guard.h), and the connection goes on.
+//
+// Readiness: an event of the socket comes once (edge-triggered), so each method goes on until the kernel has nothing, or takes nothing more.
+// But records that have come may hold more data than Receive had room for, which no event tells of: the caller receives until it gets 0.
+//
+// Memory: the session's (nvme/tls/session.h). One thread: the socket's reactor. The handshake takes that thread some tenths of a
+// millisecond in all.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "modules/nvmf/stream_socket.h"
+#include "nvme/tls/psk.h"
+#include "nvme/tls/session.h"
+
+namespace cleat::modules {
+
+// Who speaks to whom, with which key.
+struct TlsNames {
+  std::shared_ptr<const nvme::tls::Psk> psk;  // nullptr: no TLS
+  std::string host_nqn;
+  std::string subsystem_nqn;
+};
+
+class TlsStream {
+ public:
+  // `socket`, which is connected, outlives it. kInvalidArgument: names that are too long; kInternal: OpenSSL can't begin.
+  static Result<std::unique_ptr<TlsStream>> Make(StreamSocket& socket, const TlsNames& names);
+
+  // Goes on with the handshake, after each event. True: it is over.
+  //   kPermissionDenied  the target does not take the key by either of its two identities
+  //   kUnavailable       it does not by this one, and the next try is with the other; or whatever else is wrong
+  Result<bool> Handshake();
+
+  // ---- Once the handshake is over; as StreamSocket's.
+  Result<size_t> Send(std::span<const iovec> pieces);
+  Result<size_t> Receive(std::span<const iovec> pieces);
+  // The kernel has not taken all that was sent: an event will come, and Send is to be called then, if need be with nothing.
+  bool wants_to_send() const { return !session_->output().empty(); }
+  // Tells the target that this is the end, if the kernel takes it at once.
+  void SayGoodbye();
+
+ private:
+  TlsStream(StreamSocket& socket, std::shared_ptr<const nvme::tls::Psk> psk,
+            nvme::tls::IdentityVersion identity, std::unique_ptr<nvme::tls::Session> session)
+      : socket_(socket), psk_(std::move(psk)), identity_(identity), session_(std::move(session)) {}
+
+  // Whether the kernel has taken all of the output.
+  Result<bool> Flush();
+  Result<bool> GoOn();
+
+  StreamSocket& socket_;
+  const std::shared_ptr<const nvme::tls::Psk> psk_;
+  const nvme::tls::IdentityVersion identity_;
+  const std::unique_ptr<nvme::tls::Session> session_;
+};
+
+}  // namespace cleat::modules
