@@ -5,11 +5,11 @@
 // call, and what has come is read without waiting for an event. Then it is armed, also with commands in flight (an admin queue always has
 // some, for events), is woken up by the socket alone, and takes no time.
 //
-// With a pre-shared key all of it goes through TLS (tls_stream.h), whose handshake comes first.
+// A queue that has a pre-shared key goes through TLS (tls_stream.h), whose handshake comes first.
 //
 // Its end. The socket is closed before the owner hears of any command that was not answered, so that from then on nothing of this
-// connection is sent but what is in the kernel's queue to the network card, the card or the network already; the memory of commands is not used any more
-// (stream_socket.h). What the target may have of each command, Reached says.
+// connection is sent but what is in the kernel's queue to the network card, the card or the network already; the memory of commands is not
+// used any more (stream_socket.h). What the target may have of each command, Reached says.
 //
 // Ownership: whoever makes it owns it, and keeps it until Ended; it is not destroyed from within a callback. Thread: the reactor's. Nothing
 // is allocated after Start but for TLS, until its handshake is over, and the text of the error that ends it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS over a connected StreamSocket, with the same Send and Receive: what is sent is encrypted into a buffer of the session's and from there
-// goes to the kernel, what comes is decrypted from one.
+// TLS over a connected StreamSocket, with the same Send and Receive: what is sent is encrypted into a buffer of the session's and from
+// there goes to the kernel, what comes is decrypted from one.
 //
 // What Send has taken may be in the buffer yet; it counts as sent, as the target may come to have it. The memory that it was given is not
 // used any more when it returns. Close of the socket drops the buffer with what the kernel has not sent.
@@ -8,8 +8,9 @@
 // Memory of a guest that its owner has taken away is read as zeroes, and what is received there is seen by nobody: the copy meets a SIGBUS,
 // which the guard answers (block/memory_guard.h), and the connection goes on.
 //
-// Readiness: an event of the socket comes once (edge-triggered), so each method goes on until the kernel has nothing, or takes nothing more.
-// But records that have come may hold more data than Receive had room for, which no event tells of: the caller receives until it gets 0.
+// Readiness: an event of the socket comes once (edge-triggered), so each method goes on until the kernel has nothing, or takes nothing
+// more. But records that have come may hold more data than Receive had room for, which no event tells of: the caller receives until it gets
+// 0.
 //
 // Memory: the session's (nvme/tls/session.h). One thread: the socket's reactor. The handshake takes that thread some tenths of a
 // millisecond in all.
@@ -29,7 +30,7 @@
 
 namespace cleat::modules {
 
-// Who speaks to whom, with which key.
+// The two ends of a connection, and their key.
 struct TlsNames {
   std::shared_ptr<const nvme::tls::Psk> psk;  // nullptr: no TLS
   std::string host_nqn;

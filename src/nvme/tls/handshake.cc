@@ -20,8 +20,8 @@ constexpr const char* kGroups = "X25519:P-256:P-384";
 // A certificate would be refused in any case; none that is longer is taken in to look at it.
 constexpr long kCertificateBytesMax = 4096;
 
-// The alerts by which a target may say that it does not take the key (RFC 8446, 6.2). OpenSSL says illegal_parameter when the key is another one, and
-// handshake_failure or internal_error when it knows no such identity.
+// The alerts by which a target may say that it does not take the key (RFC 8446, 6.2). OpenSSL says illegal_parameter when the key is
+// another one, and handshake_failure or internal_error when it knows no such identity.
 constexpr int kAlertsOfKey[] = {SSL_AD_UNKNOWN_PSK_IDENTITY, SSL_AD_DECRYPT_ERROR,  SSL_AD_HANDSHAKE_FAILURE,
                                 SSL_AD_ILLEGAL_PARAMETER,    SSL_AD_BAD_RECORD_MAC, SSL_AD_ACCESS_DENIED,
                                 SSL_AD_INTERNAL_ERROR};

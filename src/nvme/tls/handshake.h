@@ -2,9 +2,9 @@
 // A host's handshake of TLS 1.3 with one pre-shared key, by OpenSSL on plain memory. What it ends with are the two secrets that the
 // connection's records are protected with (record_cipher.h); OpenSSL is not needed after it.
 //
-// What is spoken: TLS 1.3 alone, the key together with a Diffie-Hellman exchange (X25519, P-256, P-384), and the cipher suite that belongs to
-// the key's hash (AES-128-GCM with SHA-256, AES-256-GCM with SHA-384). No certificates, no resumption, no early data. ffdhe3072, which the
-// specification wants as well, is left out: it takes milliseconds, and the handshake runs where I/O does.
+// What is spoken: TLS 1.3 alone, the key together with a Diffie-Hellman exchange (X25519, P-256, P-384), and the cipher suite that belongs
+// to the key's hash (AES-128-GCM with SHA-256, AES-256-GCM with SHA-384). No certificates, no resumption, no early data. ffdhe3072, which
+// the specification wants as well, is left out: it takes milliseconds, and the handshake runs where I/O does.
 //
 // Memory: some 50 KiB of OpenSSL's while it lasts; no message of a target's makes it more. Source: RFC 8446; NVM Express TCP Transport
 // Specification 1.0, 3.6.1.2. Random numbers are OpenSSL's. One thread at a time.
@@ -60,7 +60,7 @@ class Handshake {
   std::unique_ptr<SSL, Free> ssl_;
 };
 
-// Of one that has come: `the target says "unknown PSK identity"`.
+// An alert that has come, in words: `the target says "unknown PSK identity"`.
 std::string TextOfAlert(uint8_t alert);
 
 }  // namespace cleat::nvme::tls

@@ -19,7 +19,7 @@ keys::Secret Extract(Hash hash, const keys::Secret& key) {
   return HmacOf(hash, std::span(kNoSalt).first(BytesOf(hash)), {key.bytes()});
 }
 
-// One block of HKDF-Expand, or the beginning of it.
+// The output is one block of HKDF-Expand, or the beginning of it.
 keys::Secret ExpandLabel(Hash hash, const keys::Secret& key, std::string_view label, std::string_view context,
                          size_t size_bytes) {
   constexpr std::string_view kTls = "tls13 ";

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pre-shared key of TLS for NVMe/TCP as people hand it on, "NVMeTLSkey-1:HH:BASE64:", where HH says by which hash the key becomes the one
-// that is retained for a host (00: it is retained as it is) and BASE64 stands for the key and its CRC-32; and what a connection is made with:
-// a key that is derived of the retained one, and the name (identity) by which a target finds it.
+// The pre-shared key of TLS for NVMe/TCP as people hand it on, "NVMeTLSkey-1:HH:BASE64:", where HH says by which hash the key becomes the
+// one that is retained for a host (00: it is retained as it is) and BASE64 stands for the key and its CRC-32; and what a connection is made
+// with: a key that is derived of the retained one, and the name (identity) by which a target finds it.
 //
-// Two forms of the identity are in use: version 0 of the TCP transport specification 1.0, and version 1 (TP 8018), which has a digest of the
-// key. OpenSSL offers one key per handshake, so that which of the two a target knows is found out by trying (Psk::choice).
+// Two forms of the identity are in use: version 0 of the TCP transport specification 1.0, and version 1 (TP 8018), which has a digest of
+// the key. OpenSSL offers one key per handshake, so that which of the two a target knows is found out by trying (Psk::choice).
 //
-// Source: NVM Express TCP Transport Specification 1.0, 3.6.1.3 and 3.6.1.5; TP 8018 for version 1. Move-only value; any thread, but no I/O: OpenSSL allocates, for some microseconds.
+// Source: NVM Express TCP Transport Specification 1.0, 3.6.1.3 and 3.6.1.5; TP 8018 for version 1. Move-only value; any thread, but no I/O:
+// OpenSSL allocates, for some microseconds.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One direction of an established TLS 1.3 connection: makes records of what is sent, or data of records that have come, in place, with keys
+// A direction of an established TLS 1.3 connection: makes records of what is sent, or data of records that have come, in place, with keys
 // that go on to the next ones at a KeyUpdate.
 //
 // Memory: OpenSSL's context of one cipher. Nothing is allocated for a record. Source: RFC 8446, 5.2, 5.3 and 7.2. One thread at a time.

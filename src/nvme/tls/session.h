@@ -2,13 +2,14 @@
 // A host's end of one TLS 1.3 connection, without a socket: bytes that have come go in, bytes to be sent come out, and in between are the
 // handshake (handshake.h), and records of data and data of records (record_cipher.h).
 //
-// A target is not trusted. Whatever breaks a rule of TLS ends the session with an error, and with an alert in the output that says so to the
-// target; so do more than kIdleRecordsMax records in a row that bring no data: KeyUpdates, session tickets, empty records. Data that came before an error is given
-// first. Session tickets are read over, and nothing is resumed with them.
+// A target is not trusted. Whatever breaks a rule of TLS ends the session with an error, and with an alert in the output that says so to
+// the target; so do more than kIdleRecordsMax records in a row that bring no data: KeyUpdates, session tickets, empty records. Data that
+// came before an error is given first. Session tickets are read over, and nothing is resumed with them.
 //
-// Memory: kInputBytes + kOutputBytes and two contexts of ciphers, whatever the target sends; OpenSSL's while the handshake lasts. Once it is over nothing is allocated but for a
-// KeyUpdate, which makes new keys, and the text of an error. What Write is given is copied before it is encrypted and not used after it, so
-// that it may be a guest's memory, which may be changed or taken away at any time (block/memory_guard.h).
+// Memory: kInputBytes + kOutputBytes and two contexts of ciphers, whatever the target sends; OpenSSL's while the handshake lasts. Once it
+// is over nothing is allocated but for a KeyUpdate, which makes new keys, and the text of an error. What Write is given is copied before it
+// is encrypted and not used after it, so that it may be a guest's memory, which may be changed or taken away at any time
+// (block/memory_guard.h).
 //
 // There is no KeyUpdate of ours but as an answer, since a target whose kernel has the keys may not take it: one connection's first key
 // protects all that it sends.

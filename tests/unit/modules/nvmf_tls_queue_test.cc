@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A queue pair over TLS against a target of the tests' own behind OpenSSL (tls_front.h). Costs about two seconds; no deadline is waited for.
+// A queue pair over TLS against a target of the tests' own behind OpenSSL (tls_front.h). Costs about two seconds; no deadline is waited
+// for.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -25,7 +26,7 @@ constexpr const char* kHostNqn = "nqn.2014-08.org.example:host";
 
 class NvmfTlsQueue : public test::NvmfQueueRig {
  protected:
-  // Of the queues that are made from now on.
+  // Queues that are made from now on have it.
   void GiveKey(const char* text) {
     tls_ = {.psk = std::make_shared<const nvme::tls::Psk>(nvme::tls::Psk::Parse(text, "the key").value()),
             .host_nqn = kHostNqn,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk whose subsystem has a pre-shared key: its admin and I/O queues all go through TLS (tls_front.h stands before the target). Costs about
-// two seconds, most of it pauses between tries to connect.
+// A disk whose subsystem has a pre-shared key: its admin and I/O queues all go through TLS (tls_front.h stands before the target). Costs
+// about two seconds, most of it pauses between tries to connect.
 #include <gtest/gtest.h>
 
 #include <memory>

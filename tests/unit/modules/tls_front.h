@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS before an NvmfTarget, for tests: takes connections on the loopback, shakes hands by OpenSSL, and passes on in the clear what comes, and
-// encrypted what goes back. A thread a connection. Misbehaves on demand (Faults).
+// TLS before an NvmfTarget, for tests: takes connections on the loopback, shakes hands by OpenSSL, and passes on in the clear what comes,
+// and encrypted what goes back. A thread a connection. Misbehaves on demand (Faults).
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ class TlsFront {
     std::atomic<bool> mute{false};          // nothing is sent to the host
     std::atomic<bool> deaf{false};          // nothing of the host's is read
     std::atomic<bool> updates_keys{false};  // before each piece of data, and asks for the host's update
-    // Of what goes to the host on one connection: behind so many bytes one is changed, or the connection ends.
+    // Behind so many bytes to the host on one connection a byte is changed, or the connection ends.
     std::atomic<uint64_t> change_at{UINT64_MAX};
     std::atomic<uint64_t> cut_at{UINT64_MAX};
   };

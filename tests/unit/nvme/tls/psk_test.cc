@@ -13,8 +13,8 @@ constexpr const char* kHost = "nqn.psk-test-host";
 constexpr const char* kSubsystem = "nqn.psk-test-subsys";
 
 // Keys, names and the identities of version 1 with a transformation are the test vectors of libnvme (test/psk.c); the derived keys, and the
-// identities without a transformation, were computed by a Python script of hmac and hashlib after the text of the specifications, which gets
-// libnvme's identities too.
+// identities without a transformation, were computed by a Python script of hmac and hashlib after the text of the specifications, which
+// gets libnvme's identities too.
 struct Vector {
   const char* text;
   Hash hash;
