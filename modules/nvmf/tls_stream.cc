@@ -8,6 +8,16 @@ namespace cleat::modules {
 using nvme::tls::IdentityVersion;
 using nvme::tls::Session;
 
+namespace {
+
+// Some targets, Linux' among them, close without an alert.
+constexpr const char* kInHandshake =
+    ", in the TLS handshake: see that its listener has a secure channel, and the same pre-shared key for "
+    "this host's NQN "
+    "and the subsystem's";
+
+}  // namespace
+
 Result<std::unique_ptr<TlsStream>> TlsStream::Make(StreamSocket& socket, const TlsNames& names) {
   const IdentityVersion identity = names.psk->choice().next();
   CLEAT_ASSIGN(auto key, names.psk->KeyFor(names.host_nqn, names.subsystem_nqn, identity));
@@ -36,7 +46,7 @@ Result<bool> TlsStream::GoOn() {
     const auto space = session_->InputSpace();
     const iovec piece{space.data(), space.size()};
     const Result<size_t> came = socket_.Receive({&piece, 1});
-    if (!came.ok()) return Error(came.error().code, came.error().message + ", in the TLS handshake");
+    if (!came.ok()) return Error(came.error().code, came.error().message + kInHandshake);
     if (*came == 0) return false;
     session_->Came(*came);
   }
