@@ -38,7 +38,7 @@ Result<bool> TlsStream::Flush() {
 
 Result<bool> TlsStream::GoOn() {
   for (;;) {
-    const Result<bool> is_over = session_->GoOn();
+    Result<bool> is_over = session_->GoOn();
     // The target is told why, also where it is an error.
     const Result<bool> flushed = Flush();
     if (!is_over.ok() || *is_over) return is_over;
@@ -82,7 +82,7 @@ Result<size_t> TlsStream::Send(std::span<const iovec> pieces) {
 
 Result<size_t> TlsStream::Receive(std::span<const iovec> pieces) {
   for (;;) {
-    const Result<size_t> got = session_->Read(pieces);
+    Result<size_t> got = session_->Read(pieces);
     if (!got.ok()) (void)Flush();  // says why
     if (!got.ok() || *got > 0) return got;
     const auto space = session_->InputSpace();
