@@ -71,11 +71,11 @@ Result<keys::Secret> SpecKeys::UnwrapAsked(const std::string& name, const std::s
   return unwrapped;
 }
 
-Status SpecKeys::Wrap(const std::string& name, const keys::Secret& key, keys::Wrapping wrapping,
-                      v1::WrappedKey& kept) const {
+Status SpecKeys::Wrap(const std::string& name, const std::string& path, const keys::Secret& key,
+                      keys::Wrapping wrapping, v1::WrappedKey& kept) const {
   if (keyring_ == nullptr) return RefuseWithoutKeyring(name);
   const auto wrapped = keyring_->Wrap(key, wrapping);
-  if (!wrapped.ok()) return RefuseKey(name, "key", wrapped.error());
+  if (!wrapped.ok()) return RefuseKey(name, path, wrapped.error());
   SetWrapped(*wrapped, kept);
   return Ok{};
 }
@@ -139,7 +139,7 @@ Status SpecKeys::SetWrappedKey(const std::string& id, const std::optional<keys::
     return RefuseKey(name, "encryption", status.error());
   }
   v1::WrappedKey kept;
-  CLEAT_TRY(Wrap(name, *key, keys::Wrapping::kPlain, kept));
+  CLEAT_TRY(Wrap(name, "encryption", *key, keys::Wrapping::kPlain, kept));
   *spec->mutable_encryption()->mutable_wrapped_key() = std::move(kept);
   return Ok{};
 }
@@ -192,7 +192,7 @@ Result<std::optional<keys::Secret>> SpecKeys::ExtractKey(const std::string& id,
 
 Status SpecKeys::SetWrappedKey(const std::string& id, const keys::Secret& key, v1::ClusterSpec* spec) const {
   v1::WrappedKey kept;
-  CLEAT_TRY(Wrap(ClusterName(id), key, keys::Wrapping::kPadded, kept));
+  CLEAT_TRY(Wrap(ClusterName(id), "key", key, keys::Wrapping::kPadded, kept));
   *spec->mutable_wrapped_key() = std::move(kept);
   return Ok{};
 }
@@ -292,7 +292,7 @@ Status SpecKeys::SetSecret(const std::string& name, const SubsystemSecret& secre
   if (asked.asks == Asks::kNone) return Ok{};
   if (asked.asks == Asks::kThis) {
     v1::Secret wrapped;
-    CLEAT_TRY(Wrap(name, asked.text, keys::Wrapping::kPadded, *wrapped.mutable_wrapped_key()));
+    CLEAT_TRY(Wrap(name, secret.field, asked.text, keys::Wrapping::kPadded, *wrapped.mutable_wrapped_key()));
     *(spec.*secret.change)() = std::move(wrapped);
     return Ok{};
   }

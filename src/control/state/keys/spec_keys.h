@@ -70,8 +70,9 @@ class SpecKeys {
   // Of a key that came wrapped, at `path` in the spec.
   Result<keys::Secret> UnwrapAsked(const std::string& name, const std::string& path,
                                    const v1::WrappedKey& wrapped, keys::Wrapping wrapping) const;
-  Status Wrap(const std::string& name, const keys::Secret& key, keys::Wrapping wrapping,
-              v1::WrappedKey& kept) const;
+  // For `path` in the spec.
+  Status Wrap(const std::string& name, const std::string& path, const keys::Secret& key,
+              keys::Wrapping wrapping, v1::WrappedKey& kept) const;
   // False: it is another one, or can't be unwrapped any more, and is then mended by the one that is asked for.
   Result<bool> Is(const std::string& name, const v1::WrappedKey& kept, const keys::Secret& key) const;
   enum class Rewrapped : uint8_t { kDone, kWasSo, kFailed };
