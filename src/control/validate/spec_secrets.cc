@@ -7,6 +7,7 @@
 
 #include "keys/secret.h"
 #include "nvme/auth/chap_secret.h"
+#include "nvme/tls/psk.h"
 
 namespace cleat::control {
 namespace {
@@ -18,29 +19,9 @@ Status CheckChapSecret(std::string_view text, std::string_view what) {
   return Ok{};
 }
 
-// The interchange form of TLS keys: NVMe/TCP Transport Specification 1.0, 3.6.1.5.
-constexpr std::string_view kPskPrefix = "NVMeTLSkey-1:";
-constexpr size_t kPskBase64At = 16;       // behind the two digits and their colon
-constexpr size_t kPskBase64Chars32 = 48;  // of 32 bytes and their CRC
-constexpr size_t kPskBase64Chars48 = 72;
-
 Status CheckTlsPsk(std::string_view text, std::string_view what) {
-  const auto wrong = [what](std::string_view why) {
-    return Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format(
-            "{} is no TLS key: {}; give what 'nvme gen-tls-key' prints, NVMeTLSkey-1:HH:BASE64:", what, why));
-  };
-  if (!text.starts_with(kPskPrefix) || text.size() <= kPskBase64At || text[kPskBase64At - 1] != ':')
-    return wrong("it does not begin with NVMeTLSkey-1:HH:");
-  const std::string_view hash = text.substr(kPskPrefix.size(), 2);
-  if (hash != "00" && hash != "01" && hash != "02") return wrong("its hash is not one of 00, 01 and 02");
-  if (!text.ends_with(':')) return wrong("it does not end with a colon");
-  text.remove_suffix(1);
-  const size_t chars = text.size() - kPskBase64At;
-  const bool fits32 = chars == kPskBase64Chars32 && hash != "02";
-  const bool fits48 = chars == kPskBase64Chars48 && hash != "01";
-  return fits32 || fits48 ? Status(Ok{}) : Status(wrong("it is not of 32 or 48 bytes, as its hash says"));
+  CLEAT_TRY(nvme::tls::Psk::Parse(text, what));
+  return Ok{};
 }
 
 constexpr std::array<SubsystemSecret, kSubsystemSecrets> kSecrets = {{

@@ -33,6 +33,7 @@
 #include "modules/ram/ram.h"
 #include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
+#include "nvme/tls/psk.h"
 #include "pool/layout.h"
 
 namespace cleat::engine {
@@ -274,9 +275,8 @@ struct NvmeTcp {
   Task<Opened> Open(const Opening& opening, DiskEvents events) const;
 
  private:
-  using Chap = std::shared_ptr<const nvme::auth::ChapSecrets>;
-  // Off the control reactor: the keyring may read its files again, and the parsers allocate. nullptr: there are none.
-  Result<Chap> UnwrapChap(keys::Keyring& keyring) const;
+  // Off the control reactor: the keyring may read its files again, and the parsers allocate.
+  Status UnwrapSecrets(keys::Keyring& keyring, modules::NvmfSubsystem& shared) const;
   template <typename Parsed>
   Result<Parsed> Unwrap(keys::Keyring& keyring, const WrappedSecret& secret, const char* field) const;
 };
@@ -355,24 +355,23 @@ Result<Parsed> NvmeTcp::Unwrap(keys::Keyring& keyring, const WrappedSecret& secr
   return Parsed::Parse({reinterpret_cast<const char*>(text.bytes().data()), text.size()}, what);
 }
 
-Result<NvmeTcp::Chap> NvmeTcp::UnwrapChap(keys::Keyring& keyring) const {
-  if (!dhchap_secret.there()) return Chap();
+Status NvmeTcp::UnwrapSecrets(keys::Keyring& keyring, modules::NvmfSubsystem& shared) const {
+  if (tls_psk.there()) {
+    CLEAT_ASSIGN(auto psk, Unwrap<nvme::tls::Psk>(keyring, tls_psk, "tls_psk"));
+    shared.psk = std::make_shared<const nvme::tls::Psk>(std::move(psk));
+  }
+  if (!dhchap_secret.there()) return Ok{};
   CLEAT_ASSIGN(auto own, Unwrap<nvme::auth::ChapSecret>(keyring, dhchap_secret, "dhchap_secret"));
   nvme::auth::ChapSecrets secrets{std::move(own), std::nullopt};
   if (dhchap_ctrl_secret.there()) {
     CLEAT_ASSIGN(secrets.controller,
                  Unwrap<nvme::auth::ChapSecret>(keyring, dhchap_ctrl_secret, "dhchap_ctrl_secret"));
   }
-  return Chap(std::make_shared<const nvme::auth::ChapSecrets>(std::move(secrets)));
+  shared.chap = std::make_shared<const nvme::auth::ChapSecrets>(std::move(secrets));
+  return Ok{};
 }
 
 Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
-  // Never without TLS where it is asked for.
-  if (tls_psk.there()) {
-    co_return Error(ErrorCode::kUnimplemented,
-                    fmt::format("{}: {} has a tls_psk, and this engine does not speak TLS to subsystems",
-                                opening.disk.name, subsystem));
-  }
   auto shared = std::make_shared<modules::NvmfSubsystem>();
   shared->name = subsystem;
   shared->nqn = nqn;
@@ -381,10 +380,10 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
   shared->header_digest = header_digest;
   shared->data_digest = data_digest;
   shared->kato_ms = keep_alive_ms;
-  const std::function<Result<Chap>()> unwrap = [&] { return UnwrapChap(opening.parts.keyring); };
-  auto chap = co_await opening.parts.blocking.Run<Result<Chap>>(unwrap);
-  if (!chap) co_return Error(chap.error().code, opening.disk.name + ": " + chap.error().message);
-  shared->chap = std::move(chap).value();
+  const std::function<Status()> unwrap = [&] { return UnwrapSecrets(opening.parts.keyring, *shared); };
+  const Status unwrapped = co_await opening.parts.blocking.Run<Status>(unwrap);
+  if (!unwrapped)
+    co_return Error(unwrapped.error().code, opening.disk.name + ": " + unwrapped.error().message);
   modules::NvmfOptions options(opening.shape(), std::move(shared), name_space, opening.mode);
   options.arithmetic = &opening.parts.arithmetic;
   options.events.resized = [grew = std::move(events.grew), block_bytes = opening.disk.logical_block_bytes,
