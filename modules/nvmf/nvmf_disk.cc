@@ -215,7 +215,12 @@ Status NvmfDisk::MayBegin(const DiskPath& path, const AssociationInfo& info) con
     CLEAT_TRY(nvme::host::CheckReservations(info.controller, info.fabrics, info.space, who));
   }
   if (shared_ == nullptr) return CheckFirst(options_, path.where(), info);
-  return CheckAgain(geometry_, shared_->open.load(std::memory_order_relaxed), path.where(), info);
+  return CheckAgain({.size_bytes = told_bytes_,
+                     .block_bytes = geometry_.logical_block_bytes,
+                     .write_cache = geometry_.write_cache,
+                     .writes = options_.access == block::AccessMode::kReadWrite,
+                     .channels = shared_->open.load(std::memory_order_relaxed)},
+                    path.where(), info);
 }
 
 // Nothing is sent to the namespace before the life is joined.
@@ -255,7 +260,7 @@ void NvmfDisk::LifeAdmitted(DiskPath& path) {
   CountQueues();
   StoreLives();
   for (Link& link : links_) BeginLife(link, path);
-  SeeSize(path);
+  SeeSize();
   SeeUsable(path);
   changed_.Pulse();
   TellPathsChanged();
@@ -265,6 +270,7 @@ void NvmfDisk::LifeAdmitted(DiskPath& path) {
 void NvmfDisk::TakeShape(const DiskPath& path) {
   const NvmfSubsystem& subsystem = *options_.subsystem;
   geometry_ = GeometryOf(options_, path.info());
+  told_bytes_ = geometry_.size_bytes;
   shared_ = std::make_shared<NvmfChannelShared>();
   IoQueueTarget& target = shared_->target;
   for (const auto& each : paths_)
@@ -296,7 +302,8 @@ void NvmfDisk::LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) 
   if ((changed & nvme::host::kChangedSize) != 0) {
     TellAll(
         [life, format = FormatOf(path.info())](NvmfChannel& channel) { channel.SetFormat(life, format); });
-    SeeSize(path);
+    if (const Status fits = MayBegin(path, path.info()); !fits) return path.Refuse(fits.error());
+    SeeSize();
   }
   if (is_new_state) {
     TellAll([life, state = path.state()](NvmfChannel& channel) { channel.SetState(life, state); });
@@ -332,9 +339,14 @@ bool NvmfDisk::HasUsablePath() const {
   return std::any_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->is_usable(); });
 }
 
-void NvmfDisk::SeeSize(const DiskPath& path) {
-  const uint64_t bytes = NamespaceBytes(path.info());
-  if (std::exchange(space_bytes_, bytes) == bytes || !is_open_) return;
+// The least that any path has, as targets hear of a new size one after the other.
+void NvmfDisk::SeeSize() {
+  uint64_t bytes = UINT64_MAX;
+  for (const auto& path : paths_) {
+    if (path->is_admitted()) bytes = std::min(bytes, NamespaceBytes(path->info()));
+  }
+  if (bytes == UINT64_MAX || std::exchange(space_bytes_, bytes) == bytes || !is_open_) return;
+  told_bytes_ = bytes;
   if (const auto& tell = options_.events.resized) tell(bytes);
 }
 

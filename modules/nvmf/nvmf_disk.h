@@ -126,7 +126,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   Error WhyNotOpened() const;
   void TakeShape(const DiskPath& path);
   void CountQueues();
-  void SeeSize(const DiskPath& path);
+  void SeeSize();
   // After news of `path`.
   void SeeUsable(const DiskPath& path);
 
@@ -172,6 +172,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   uint64_t published_version_ = 0;
   std::vector<Link> links_;
   uint64_t space_bytes_ = 0;  // the namespace's, as last seen
+  uint64_t told_bytes_ = 0;   // what the disk's users know of
 
   bool is_open_ = false;  // Open was successful, and Close has not begun
   bool closing_ = false;

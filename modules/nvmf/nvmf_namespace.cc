@@ -45,24 +45,32 @@ Status CheckFirst(const NvmfOptions& options, const std::string& where, const As
   return Ok{};
 }
 
-Status CheckAgain(const block::Geometry& geometry, uint32_t channels, const std::string& where,
-                  const AssociationInfo& info) {
+Status CheckAgain(const Promised& promised, const std::string& where, const AssociationInfo& info) {
   const std::string space = NameOf(where, info);
-  if (info.space.block_bytes != geometry.logical_block_bytes) {
+  if (info.space.block_bytes != promised.block_bytes) {
     return Error(ErrorCode::kFailedPrecondition,
                  fmt::format("{} has blocks of {} bytes, and had {}: it has been formatted anew", space,
-                             info.space.block_bytes, geometry.logical_block_bytes));
+                             info.space.block_bytes, promised.block_bytes));
   }
-  if (info.controller.write_cache && !geometry.write_cache) {
+  if (NamespaceBytes(info) < promised.size_bytes) {
+    return Error(
+        ErrorCode::kFailedPrecondition,
+        fmt::format("{} has {} bytes there, and guests know of {}: make that target see its whole size",
+                    space, NamespaceBytes(info), promised.size_bytes));
+  }
+  if (info.space.write_protected && promised.writes)
+    return Error(ErrorCode::kFailedPrecondition,
+                 space + " is write-protected there: lift that at the target");
+  if (info.controller.write_cache && !promised.write_cache) {
     return Error(ErrorCode::kFailedPrecondition,
                  space +
                      " has a volatile write cache, and guests believe that it has none: detach the disk, "
                      "then attach it again");
   }
-  if (info.io_queues < channels) {
+  if (info.io_queues < promised.channels) {
     return Error(ErrorCode::kResourceExhausted,
                  fmt::format("{}: {} I/O queues are granted, {} are in use: allow more at the target", where,
-                             info.io_queues, channels));
+                             info.io_queues, promised.channels));
   }
   return Ok{};
 }

@@ -21,9 +21,16 @@ inline constexpr uint64_t kNvmfDiscardBytesMax = uint64_t{256} << 20;
 // Whether the disk can begin on it. `where` is the path: "subsystems/a at 10.0.0.1:4420". kFailedPrecondition.
 Status CheckFirst(const NvmfOptions& options, const std::string& where,
                   const nvme::host::AssociationInfo& info);
-// Whether a disk of that geometry can go on there: what guests were told can't be told anew. `channels`: that need an I/O queue each.
-// kFailedPrecondition, kResourceExhausted.
-Status CheckAgain(const block::Geometry& geometry, uint32_t channels, const std::string& where,
+// What a disk has promised its users, which can't be told anew.
+struct Promised {
+  uint64_t size_bytes = 0;
+  uint32_t block_bytes = 0;
+  bool write_cache = false;  // they know of one
+  bool writes = false;
+  uint32_t channels = 0;  // need an I/O queue each
+};
+// Whether such a disk can go by this path too. kFailedPrecondition, kResourceExhausted.
+Status CheckAgain(const Promised& promised, const std::string& where,
                   const nvme::host::AssociationInfo& info);
 
 block::Geometry GeometryOf(const NvmfOptions& options, const nvme::host::AssociationInfo& info);

@@ -41,7 +41,7 @@ class NvmfPaths : public testing::Test {
   void UntilBothHaveQueues(uint32_t channels = 1) {
     rig_.Until(
         [&] { return rig_.target.counts.io_queues >= channels && second_.counts.io_queues >= channels; });
-    rig_.ForSomeTurns();
+    rig_.ForSomeTurns();  // their answers come
   }
   static void Read(TestDisk& disk, int times) {
     Arena arena(4096);
@@ -252,6 +252,43 @@ TEST_F(NvmfPaths, ThatGrewIsSeenOnceHoweverManyTellOfIt) {
   rig_.Until([&] { return !rig_.resized.empty(); });
   rig_.ForSomeTurns();
   EXPECT_EQ(rig_.resized, (std::vector<uint64_t>{uint64_t{16} << 20}));
+}
+
+// As where the other gateway has not looked at its storage again yet.
+TEST_F(NvmfPaths, AllHaveToKnowOfASizeBeforeAnybodyIsTold) {
+  constexpr uint64_t kBefore = uint64_t{8} << 20;
+  constexpr uint64_t kAfter = uint64_t{16} << 20;
+  rig_.Open();
+  auto disk = rig_.Channel();
+  UntilBothHaveQueues();
+  second_.faults.shows_bytes = kBefore;
+  rig_.target.Grow(kAfter);
+  rig_.target.NotifyNamespace();
+  rig_.ForSomeTurns();
+  EXPECT_TRUE(rig_.resized.empty());
+  second_.faults.shows_bytes = 0;
+  second_.NotifyNamespace();
+  rig_.Until([&] { return !rig_.resized.empty(); });
+  EXPECT_EQ(rig_.resized, std::vector<uint64_t>{kAfter});
+}
+
+TEST_F(NvmfPaths, OneWhoseNamespaceIsSmallerThanGuestsKnowOrProtectedIsNotUsed) {
+  second_.faults.shows_bytes = NvmfRig::kBytes / 2;
+  rig_.Open();
+  auto disk = rig_.Channel();
+  rig_.Until([&] { return rig_.target.counts.io_queues >= 1 && second_.counts.admin_queues >= 2; });
+  Read(*disk, 8);
+  EXPECT_EQ(second_.counts.reads, 0U);
+  second_.faults.shows_bytes = 0;
+  rig_.Until([&] { return second_.counts.io_queues >= 1; });
+
+  second_.faults.write_protected = true;
+  const uint32_t admin_queues = second_.counts.admin_queues;
+  second_.CutAll();
+  rig_.Until([&] { return second_.counts.admin_queues >= admin_queues + 2; });
+  const uint32_t reads = second_.counts.reads;
+  Read(*disk, 8);
+  EXPECT_EQ(second_.counts.reads, reads);
 }
 
 // Each path in turn, again and again, under a load that knows what it wrote. A target that is stopped has executed or dropped all it got.

@@ -350,7 +350,7 @@ struct NvmfTarget::Session {
     const uint64_t kind = Get(&entry[40], 1);
     const bool present = !target.faults.detached;
     if (kind == 0) {
-      const uint64_t blocks = target.store_->size_bytes / kBlockBytes;
+      const uint64_t blocks = SizeBytes() / kBlockBytes;
       if (Get(&entry[4], 4) != kNsid || !present) return Return(entry, data);
       data[99] = target.faults.write_protected ? 1 : 0;  // NSATTR
       for (const size_t at : {0U, 8U, 16U}) Put(data, at, blocks, 8);
@@ -422,7 +422,7 @@ struct NvmfTarget::Session {
       ++target.counts.refused;
       return Respond(entry, 0, kAnaInaccessible);
     }
-    if (ranged && at + bytes > target.store_->size_bytes) return Respond(entry, 0, 0x80);
+    if (ranged && at + bytes > SizeBytes()) return Respond(entry, 0, 0x80);
     if (target.options_.reservations && !LetsIn(entry)) return Respond(entry, 0, kConflict);
     switch (entry[0]) {
       case 0x0d:
@@ -447,6 +447,11 @@ struct NvmfTarget::Session {
       default:
         return Respond(entry, 0, kInvalidOpcode);
     }
+  }
+
+  uint64_t SizeBytes() const {
+    const uint64_t shown = target.faults.shows_bytes;
+    return shown != 0 ? shown : target.store_->size_bytes.load();
   }
 
   // Who is no registrant only reads.

@@ -66,6 +66,7 @@ class NvmfTarget {
     std::atomic<bool> refuse_queue{false};  // the next Connect of an I/O queue: the controller is busy
     std::atomic<bool> detached{false};      // the namespace is not there for this host
     std::atomic<bool> write_protected{false};
+    std::atomic<uint64_t> shows_bytes{0};          // 0: all of the namespace; else it knows of so many alone
     std::atomic<bool> write_cache_appears{false};  // to controllers from now on
     std::atomic<uint32_t> io_queues{8};            // granted
     std::atomic<bool> asks_on_admin{false};  // Connect: authentication is required on this kind of queue
