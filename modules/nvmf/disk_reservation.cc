@@ -37,7 +37,10 @@ void DiskReservation::Begin(const DiskPath& path, uint16_t queue) {
 
 void DiskReservation::End(LifeId life) {
   std::erase_if(paths_, [life](const auto& path) { return path->life() == life; });
-  for (Dead& dead : dead_) dead.cannot.erase(life);
+  for (Dead& dead : dead_) {
+    dead.cannot.erase(life);
+    if (dead.over == life) dead.over = 0;
+  }
   if (Find(life) == nullptr) StepSoon();
 }
 
@@ -99,9 +102,11 @@ void DiskReservation::Seen(LifeId life, const Result<nvme::host::ReservationRepo
         life, report ? Error(ErrorCode::kFailedPrecondition, disk_ + ": this host is no registrant any more")
                      : report.error());
   }
-  if (!report) return;
+  // Without a report, lives that nobody has in doubt keep their room at the target until a life sees them.
+  if (!report) return StepSoon();
   for (const nvme::host::Registrant& registrant : report->registrants) {
-    if (const auto other = nvme::host::LifeOf(registrant.host_id, family_)) AddDead(*other, false);
+    const auto other = nvme::host::LifeOf(registrant.host_id, family_);
+    if (other && owner_.MayBeShutOut(*other)) AddDead(*other, false);
   }
   StepSoon();
 }
@@ -109,7 +114,7 @@ void DiskReservation::Seen(LifeId life, const Result<nvme::host::ReservationRepo
 void DiskReservation::ShutOutEnded(LifeId life, LifeId dead, const ShutOutResult& result) {
   Dead* const found = FindDead(dead);
   if (found == nullptr) return StepSoon();
-  found->under_way = false;
+  found->over = 0;
   if (result.end == ShutOutEnd::kProved) {
     const bool was_in_doubt = found->in_doubt;
     Forget(dead);
@@ -136,7 +141,7 @@ void DiskReservation::NotProved(Dead& dead, LifeId over, const ShutOutResult& re
   dead.not_before_ns = control_.now_ns() + dead.pause_ns;
 }
 
-// Nobody of this disk's leaves while it is open; what is left behind is shut out by the next engine.
+// No life of this disk leaves while it is open; what is left behind is shut out by the next engine.
 void DiskReservation::Left(LifeId /*life*/, const Status& /*status*/) {}
 
 void DiskReservation::ReservationBroken(LifeId life, const Error& reason) {
@@ -157,17 +162,17 @@ void DiskReservation::Step() {
     if (!path->joined() || path->busy()) continue;
     Dead* const dead = NextFor(*path, soonest_ns);
     if (dead == nullptr) continue;
-    dead->under_way = true;
+    dead->over = path->life();
     path->ShutOut(dead->life);
   }
   if (soonest_ns != UINT64_MAX && !step_.pending()) control_.AddTimer(step_, soonest_ns);
 }
 
-// Those in doubt come first: somebody waits.
+// Lives in doubt come first: somebody waits.
 DiskReservation::Dead* DiskReservation::NextFor(const PathReservation& path, uint64_t& soonest_ns) {
   Dead* next = nullptr;
   for (Dead& dead : dead_) {
-    if (dead.under_way || dead.cannot.contains(path.life())) continue;
+    if (dead.over != 0 || dead.cannot.contains(path.life())) continue;
     if (dead.not_before_ns > control_.now_ns()) {
       soonest_ns = std::min(soonest_ns, dead.not_before_ns);
     } else if (next == nullptr || (dead.in_doubt && !next->in_doubt)) {

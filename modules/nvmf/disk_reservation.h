@@ -32,10 +32,12 @@ class DiskReservationOwner {
  public:
   // A life that was begun is joined: no other host's write comes after this.
   virtual void LifeJoined(nvme::host::LifeId life) = 0;
-  // It can't be used, or not any more, and has to end.
+  // The life can't be used, or not any more, and has to end.
   virtual void LifeShutOut(nvme::host::LifeId life, const Error& why) = 0;
   // The target has proved it: nvme::host::Proof::kPreempted.
   virtual void ProvedDead(nvme::host::LifeId life) = 0;
+  // Whether no reactor can send anything of a life that is over.
+  virtual bool MayBeShutOut(nvme::host::LifeId life) const = 0;
 
  protected:
   ~DiskReservationOwner() = default;
@@ -68,8 +70,8 @@ class DiskReservation final : private PathReservationOwner {
   // A life that is to be shut out.
   struct Dead {
     nvme::host::LifeId life = 0;
-    bool in_doubt = false;  // else it only takes up room at the target
-    bool under_way = false;
+    bool in_doubt = false;                // else it only takes up room at the target
+    nvme::host::LifeId over = 0;          // the life over which it is being shut out; 0: it is not
     std::set<nvme::host::LifeId> cannot;  // living ones, over which there is no proof
     uint64_t not_before_ns = 0;
     uint64_t pause_ns = 0;  // the last one

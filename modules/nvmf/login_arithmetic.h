@@ -34,7 +34,7 @@ class LoginArithmetic {
 
   // What a login with these secrets needs, done here. nullptr: none are configured.
   nvme::host::HostChap ChapWith(std::shared_ptr<const nvme::auth::ChapSecrets> secrets);
-  // Nobody waits any more for what has begun; what has not begun yet is left out.
+  // What has begun is not waited for any more; what has not begun yet is left out.
   void Cancel();
 
  private:

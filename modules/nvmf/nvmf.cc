@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/nvmf/nvmf.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -8,6 +11,8 @@
 
 namespace cleat::modules {
 namespace {
+
+namespace fabrics = nvme::fabrics;
 
 class OpenedNvmf final : public NvmfDevice {
  public:
@@ -44,14 +49,46 @@ class OpenedNvmf final : public NvmfDevice {
   const std::shared_ptr<NvmfDisk> disk_;
 };
 
+// kInvalidArgument.
+Status CheckNvmfOptions(const NvmfOptions& options) {
+  const std::string& disk = options.shape.name;
+  const auto refuse = [&disk](const std::string& why) {
+    return Error(ErrorCode::kInvalidArgument, disk + ": " + why);
+  };
+  if (options.subsystem == nullptr) return refuse("no subsystem is given");
+  const NvmfSubsystem& subsystem = *options.subsystem;
+  if (subsystem.addresses.empty() || subsystem.addresses.size() > NvmfDisk::kPathsMax) {
+    return refuse(fmt::format("{} has {} addresses: give 1 to {}", subsystem.name, subsystem.addresses.size(),
+                              NvmfDisk::kPathsMax));
+  }
+  for (auto it = subsystem.addresses.begin(); it != subsystem.addresses.end(); ++it) {
+    if (it->port == 0) return refuse(subsystem.name + ": port 0 is nobody's");
+    if (std::find(subsystem.addresses.begin(), it, *it) != it)
+      return refuse(fmt::format("{} has {} twice", subsystem.name, fabrics::TextOfAddress(*it)));
+  }
+  if (const Status nqn = fabrics::CheckNqn(subsystem.nqn, "its NQN"); !nqn)
+    return refuse(subsystem.name + ": " + nqn.error().message);
+  if (const Status host = fabrics::CheckHostIdentity(subsystem.host); !host)
+    return refuse(subsystem.name + ": " + host.error().message);
+  if (subsystem.kato_ms < fabrics::kKeepAliveMsMin || subsystem.kato_ms > fabrics::kKeepAliveMsMax) {
+    return refuse(fmt::format("{}: a keep alive timeout of {} ms: give {} to {}", subsystem.name,
+                              subsystem.kato_ms, fabrics::kKeepAliveMsMin, fabrics::kKeepAliveMsMax));
+  }
+  if (subsystem.chap != nullptr && options.arithmetic == nullptr)
+    return refuse(subsystem.name + " has secrets, and there are no threads for authentication");
+  if (options.name_space == fabrics::Uuid{}) return refuse("the namespace's UUID is zero");
+  return block::CheckGeometry(options.shape.ToGeometry(), disk);
+}
+
 }  // namespace
 
 Task<Result<std::unique_ptr<block::Device>>> OpenNvmf(NvmfOptions options) {
   CLEAT_CO_TRY(CheckNvmfOptions(options));
   std::string name = options.shape.name;
-  std::string io_path = "NVMe/TCP";
+  std::vector<std::string> addresses;
   for (const auto& address : options.subsystem->addresses)
-    io_path += (io_path.back() == 'P' ? " " : ", ") + nvme::fabrics::TextOfAddress(address);
+    addresses.push_back(fabrics::TextOfAddress(address));
+  std::string io_path = fmt::format("NVMe/TCP {}", fmt::join(addresses, ", "));
   auto disk = std::make_shared<NvmfDisk>(std::move(options), *Reactor::Current());
   const Status opened = co_await disk->Open();
   if (!opened) {

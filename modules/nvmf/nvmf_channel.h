@@ -109,6 +109,8 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   void EndLife(nvme::host::LifeId life, const Error& reason);
   void SetState(nvme::host::LifeId life, nvme::host::PathState state);
   void SetFormat(nvme::host::LifeId life, const nvme::host::PathFormat& format);
+  // The association has looked again, as PathRefused has asked for.
+  void PathLooked(nvme::host::LifeId life) { requests_->PathLooked(life); }
   void Adopt(nvme::host::DoubtTable table);
   void SetInDoubt(const block::InDoubt& rule);
 

@@ -18,9 +18,6 @@ using nvme::host::AssociationInfo;
 using nvme::host::LifeId;
 
 constexpr uint32_t kOriginShift = 48;
-constexpr uint32_t kKatoMinMs = 1000;
-constexpr uint32_t kKatoMaxMs = 600'000;
-
 // OpenNvmf's own codes stay as they are; whatever else a target does wrong is as if it were not there.
 ErrorCode CodeOfRefusal(ErrorCode code) {
   switch (code) {
@@ -38,40 +35,11 @@ ErrorCode CodeOfRefusal(ErrorCode code) {
 
 }  // namespace
 
-Status CheckNvmfOptions(const NvmfOptions& options) {
-  const std::string& disk = options.shape.name;
-  const auto refuse = [&disk](const std::string& why) {
-    return Error(ErrorCode::kInvalidArgument, disk + ": " + why);
-  };
-  if (options.subsystem == nullptr) return refuse("no subsystem is given");
-  const NvmfSubsystem& subsystem = *options.subsystem;
-  if (subsystem.addresses.empty() || subsystem.addresses.size() > NvmfDisk::kPathsMax) {
-    return refuse(fmt::format("{} has {} addresses: give 1 to {}", subsystem.name, subsystem.addresses.size(),
-                              NvmfDisk::kPathsMax));
-  }
-  for (auto it = subsystem.addresses.begin(); it != subsystem.addresses.end(); ++it) {
-    if (it->port == 0) return refuse(subsystem.name + ": port 0 is nobody's");
-    if (std::find(subsystem.addresses.begin(), it, *it) != it)
-      return refuse(fmt::format("{} has {} twice", subsystem.name, nvme::fabrics::TextOfAddress(*it)));
-  }
-  if (const Status nqn = nvme::fabrics::CheckNqn(subsystem.nqn, "its NQN"); !nqn)
-    return refuse(subsystem.name + ": " + nqn.error().message);
-  if (const Status host = nvme::fabrics::CheckHostIdentity(subsystem.host); !host)
-    return refuse(subsystem.name + ": " + host.error().message);
-  if (subsystem.kato_ms < kKatoMinMs || subsystem.kato_ms > kKatoMaxMs) {
-    return refuse(fmt::format("{}: a keep alive timeout of {} ms: give {} to {}", subsystem.name,
-                              subsystem.kato_ms, kKatoMinMs, kKatoMaxMs));
-  }
-  if (subsystem.chap != nullptr && options.arithmetic == nullptr)
-    return refuse(subsystem.name + " has secrets, and there are no threads for authentication");
-  if (options.name_space == nvme::fabrics::Uuid{}) return refuse("the namespace's UUID is zero");
-  return block::CheckGeometry(options.shape.ToGeometry(), disk);
-}
-
 NvmfDisk::NvmfDisk(NvmfOptions options, Reactor& control)
     : options_(std::move(options)),
       control_(control),
-      ledger_(options_.subsystem->proofs),
+      doubt_(options_.shape.name, options_.subsystem->proofs, control, *this),
+      losses_(options_.shape.name, doubt_.ledger()),
       changed_(control) {
   DiskPathOwner& self = *this;
   for (uint32_t index = 0; index < options_.subsystem->addresses.size(); ++index)
@@ -83,7 +51,7 @@ NvmfDisk::NvmfDisk(NvmfOptions options, Reactor& control)
 Task<Status> NvmfDisk::Open() {
   if (const UniqueFd file = std::move(options_.doubt_log);
       file.valid() && options_.access == block::AccessMode::kReadWrite) {
-    CLEAT_CO_ASSIGN(doubt_log_, KeptDoubtLog::Map(file, options_.shape.name));
+    CLEAT_CO_TRY(doubt_.MapLog(file));
   }
   paths_begun_ = paths_.size();
   for (const auto& path : paths_) path->Start();
@@ -101,17 +69,15 @@ bool NvmfDisk::IsRefused() const {
   return std::all_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->is_refused(); });
 }
 
+// Where all refuse, each for reasons of its own, the first one's code stands for them.
 Error NvmfDisk::WhyNotOpened() const {
   const std::string& disk = options_.shape.name;
-  if (IsRefused()) {
-    const Error& why = *paths_.front()->why_down();
-    return Error(CodeOfRefusal(why.code), disk + ": " + why.message);
-  }
   std::string why;
   for (const auto& path : paths_) {
     if (!why.empty()) why += "; ";
     why += path->why_down() ? path->why_down()->message : path->where() + ": no answer";
   }
+  if (IsRefused()) return Error(CodeOfRefusal(paths_.front()->why_down()->code), disk + ": " + why);
   return Error(ErrorCode::kUnavailable, fmt::format("{}: not reached within {} ms: {}", disk,
                                                     options_.open_timeout_ns / kNsPerMs, why));
 }
@@ -119,30 +85,24 @@ Error NvmfDisk::WhyNotOpened() const {
 // Channels may be here already, with an I/O queue each; until they have a table they write nothing.
 Task<Status> NvmfDisk::Acquire() {
   if (reservation_) reservation_->SetActive(true);
-  if (MayPublish()) co_return Ok{};
-  LogFound(doubt_log_->Take(ledger_, DrawLife(), LivingLives()));
-  StoreLives();
-  for (const Link& link : links_) doubt_log_->OpenRow(link.number);
-  published_version_ = 0;
-  Publish();
-  while (!ledger_.IsObeyed()) co_await changed_.Wait();
+  if (doubt_.MayPublish()) co_return Ok{};
+  std::vector<uint32_t> rows;
+  for (const Link& link : links_) rows.push_back(link.number);
+  doubt_.Take(rows, geometry_.size_bytes, Accepts());
+  while (!doubt_.ledger().IsObeyed()) co_await changed_.Wait();
   co_return Ok{};
 }
 
-// No request is left, so that no reactor writes to the log any more (RequestQueue::Config).
 void NvmfDisk::Release() {
   if (reservation_) reservation_->SetActive(false);
-  if (doubt_log_ == nullptr || !doubt_log_->is_taken()) return;
-  // Lives that go on have nothing under way, and would be taken for some that are over.
-  doubt_log_->StoreLives(ledger_.lives());
-  doubt_log_->Yield();
+  doubt_.Yield();
 }
 
 Task<void> NvmfDisk::Close(bool shutdown) {
   if (paths_begun_ == 0) co_return;
   is_open_ = false;
   closing_ = true;
-  word_later_.Cancel();
+  doubt_.Stop();
   while (!links_.empty()) co_await changed_.Wait();  // channels that were closed just now
   for (const auto& path : paths_) path->End(shutdown);
   while (paths_begun_ > 0) co_await changed_.Wait();
@@ -194,19 +154,6 @@ Task<Status> NvmfDisk::WaitForSize(uint64_t size_bytes) {
                   is_seen ? "" : " (as last seen: no path is connected)"));
 }
 
-Status NvmfDisk::ConfirmDead() {
-  Status all;
-  for (const LifeId life : ledger_.lives()) {
-    const bool is_live =
-        std::any_of(paths_.begin(), paths_.end(), [life](const auto& path) { return path->life() == life; });
-    if (is_live) continue;
-    const Status proved = ledger_.Proved(life, nvme::host::Proof::kOperatorConfirmed);
-    if (!proved) all = Error(proved.error().code, options_.shape.name + ": " + proved.error().message);
-  }
-  Publish();
-  return all;
-}
-
 // ---- Paths
 
 Status NvmfDisk::MayBegin(const DiskPath& path, const AssociationInfo& info) const {
@@ -219,7 +166,7 @@ Status NvmfDisk::MayBegin(const DiskPath& path, const AssociationInfo& info) con
                      .block_bytes = geometry_.logical_block_bytes,
                      .write_cache = geometry_.write_cache,
                      .writes = options_.access == block::AccessMode::kReadWrite,
-                     .channels = shared_->open.load(std::memory_order_relaxed)},
+                     .queues = shared_->open.load(std::memory_order_relaxed) + (UsesReservation() ? 1 : 0)},
                     path.where(), info);
 }
 
@@ -227,7 +174,7 @@ Status NvmfDisk::MayBegin(const DiskPath& path, const AssociationInfo& info) con
 void NvmfDisk::LifeBegan(DiskPath& path) {
   if (shared_ == nullptr) TakeShape(path);
   CountQueues();
-  StoreLives();
+  doubt_.StoreLives();
   reservation_->Begin(path, path.TakeQueue());
 }
 
@@ -240,13 +187,13 @@ void NvmfDisk::LifeShutOut(LifeId life, const Error& why) {
 }
 
 void NvmfDisk::ProvedDead(LifeId life) {
-  const Status proved = ledger_.Proved(life, nvme::host::Proof::kPreempted);
+  const Status proved = doubt_.ledger().Proved(life, nvme::host::Proof::kPreempted);
   if (!proved) return;
   spdlog::info(
       "{}: the target has proved that nothing is executed any more of what a dead path left: writes "
       "over it go on",
       options_.shape.name);
-  Publish();
+  doubt_.Publish();
 }
 
 DiskPath* NvmfDisk::PathOf(LifeId life) const {
@@ -258,7 +205,7 @@ DiskPath* NvmfDisk::PathOf(LifeId life) const {
 void NvmfDisk::LifeAdmitted(DiskPath& path) {
   if (shared_ == nullptr) TakeShape(path);
   CountQueues();
-  StoreLives();
+  doubt_.StoreLives();
   for (Link& link : links_) BeginLife(link, path);
   SeeSize();
   SeeUsable(path);
@@ -282,17 +229,22 @@ void NvmfDisk::TakeShape(const DiskPath& path) {
   target.arithmetic = options_.arithmetic;
   target.tls = {.psk = subsystem.psk, .host_nqn = subsystem.host.nqn, .subsystem_nqn = subsystem.nqn};
   shared_->write_cache = geometry_.write_cache;
-  shared_->doubt_log = doubt_log_;
+  shared_->doubt_log = doubt_.log();
   DiskReservationOwner& self = *this;
   if (UsesReservation())
     reservation_.emplace(options_.reservation_family, options_.shape.name, target, control_, self);
 }
 
+// Without a path as it was: one that comes back has to have what was promised meanwhile.
 void NvmfDisk::CountQueues() {
   uint32_t granted = DiskPath::kQueuesMax;
+  bool any = false;
   for (const auto& path : paths_) {
-    if (path->life() != 0) granted = std::min(granted, path->info().io_queues);
+    if (path->life() == 0) continue;
+    any = true;
+    granted = std::min(granted, path->info().io_queues);
   }
+  if (!any) return;
   if (UsesReservation()) --granted;
   queues_granted_.store(granted, std::memory_order_relaxed);
 }
@@ -310,18 +262,23 @@ void NvmfDisk::LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) 
     SeeUsable(path);
     TellPathsChanged();
   }
+  // Last: requests that go on then know the rest.
+  if ((changed & nvme::host::kLookedAgain) != 0)
+    TellAll([life](NvmfChannel& channel) { channel.PathLooked(life); });
   changed_.Pulse();
 }
 
 void NvmfDisk::LifeEnded(DiskPath& path, LifeId life, const Error& reason) {
-  ledger_.Over(life);
+  doubt_.ledger().Over(life);
   if (reservation_) reservation_->End(life);
-  NoteLoss(path, life, reason);
+  CountQueues();
+  if (!closing_) losses_.Note(path.where(), life, reason, HasUsablePath());
+  SeeSize();  // another path may have more, that waits for this one
   for (Link& link : links_) link.queues[path.index()] = 0;
   TellAll([life, reason](NvmfChannel& channel) { channel.EndLife(life, reason); });
   SeeUsable(path);
   changed_.Pulse();
-  path.GoOnWhenReported(ledger_);
+  path.GoOnWhenReported(doubt_.ledger());
 }
 
 void NvmfDisk::TryFailed(DiskPath& /*path*/, const Error& reason, bool is_refusal) {
@@ -386,25 +343,25 @@ void NvmfDisk::BeginLife(Link& link, DiskPath& path) {
 void NvmfDisk::Joined(std::shared_ptr<NvmfChannelPort> port) {
   Link link;
   link.port = std::move(port);
-  link.number = ledger_.Joined();
+  link.number = doubt_.ledger().Joined();
   Tell(link,
        [number = link.number, rule = in_doubt_](NvmfChannel& channel) { channel.Welcome(number, rule); });
-  if (MayPublish()) {
-    if (doubt_log_ != nullptr) doubt_log_->OpenRow(link.number);
+  if (doubt_.MayPublish()) {
+    doubt_.OpenRow(link.number);
     SendTable(link);
   }
   links_.push_back(std::move(link));
   for (const auto& path : paths_) {
     if (path->is_admitted()) BeginLife(links_.back(), *path);
   }
-  Publish();
+  doubt_.Publish();
 }
 
 void NvmfDisk::Left(const NvmfChannelPort* port) {
   const auto found = std::find_if(links_.begin(), links_.end(),
                                   [port](const Link& link) { return link.port.get() == port; });
   CLEAT_CHECK(found != links_.end());
-  ledger_.Left(found->number);
+  doubt_.ledger().Left(found->number);
   failed_by_those_that_left_ += port->waits.failed.load(std::memory_order_relaxed);
   numbers_.fetch_sub(1, std::memory_order_relaxed);
   const std::array<uint16_t, kPathsMax> given_back = found->queues;
@@ -418,7 +375,7 @@ void NvmfDisk::Left(const NvmfChannelPort* port) {
                                     [index](const Link& link) { return link.queues[index] == 0; });
     if (waits != links_.end()) BeginLife(*waits, *path);
   }
-  Publish();
+  doubt_.Publish();
   GoOnWhenReported();
 }
 
@@ -431,36 +388,30 @@ void NvmfDisk::PathRefused(LifeId life) {
 }
 
 void NvmfDisk::Take(const nvme::host::LifeReport& report) {
-  ledger_.Take(report);
-  Publish();
+  doubt_.ledger().Take(report);
+  doubt_.Publish();
   GoOnWhenReported();
 }
 
 void NvmfDisk::Take(const nvme::host::DoubtAck& ack) {
-  ledger_.Take(ack);
-  Publish();
+  doubt_.ledger().Take(ack);
+  doubt_.Publish();
   changed_.Pulse();
 }
 
 void NvmfDisk::Take(const nvme::host::BarrierEnded& ended) {
-  ledger_.Take(ended);
-  Publish();
+  doubt_.ledger().Take(ended);
+  doubt_.Publish();
 }
 
 void NvmfDisk::GivenUp(nvme::host::OriginId origin) {
-  ledger_.Disown(origin);
-  Publish();
+  doubt_.ledger().Disown(origin);
+  doubt_.Publish();
 }
 
-// Changes that come while another engine has the log are published by Acquire.
-void NvmfDisk::Publish() {
-  if (!MayPublish()) return;
-  if (std::exchange(published_version_, ledger_.version()) == ledger_.version()) return;
-  if (doubt_log_ != nullptr) doubt_log_->Store(ledger_);
-  StoreLives();
+void NvmfDisk::DoubtPublished() {
   for (const Link& link : links_) SendTable(link);
   SeeWhatIsToBeProved();
-  AwaitWord();
   LogAccepted();
   TellPathsChanged();
 }
@@ -468,20 +419,9 @@ void NvmfDisk::Publish() {
 // A life that a reactor may still send for is no dead one yet.
 void NvmfDisk::SeeWhatIsToBeProved() {
   if (!reservation_ || !options_.subsystem->proofs.preempted) return;
-  std::vector<LifeId> lives = ledger_.lives();
-  std::erase_if(lives, [this](LifeId life) { return !ledger_.IsReported(life); });
+  std::vector<LifeId> lives = doubt_.ledger().lives();
+  std::erase_if(lives, [this](LifeId life) { return !doubt_.ledger().IsReported(life); });
   reservation_->SetInDoubt(lives);
-}
-
-// Lives that may leave something from now on, and lives that have.
-void NvmfDisk::StoreLives() {
-  if (doubt_log_ == nullptr || !doubt_log_->is_taken()) return;
-  std::vector<LifeId> lives = ledger_.lives();
-  for (const LifeId life : LivingLives()) {
-    // Both, where not all reactors have reported its end.
-    if (std::find(lives.begin(), lives.end(), life) == lives.end()) lives.push_back(life);
-  }
-  doubt_log_->StoreLives(lives);
 }
 
 std::vector<LifeId> NvmfDisk::LivingLives() const {
@@ -492,33 +432,12 @@ std::vector<LifeId> NvmfDisk::LivingLives() const {
   return lives;
 }
 
-void NvmfDisk::AwaitWord() {
-  if (doubt_log_ == nullptr || ledger_.ghosts() == 0 || closing_ || word_later_.pending()) return;
-  control_.AddTimer(word_later_, control_.now_ns() + kWordNs);
-}
-
-// The word is another process', in the log, and of no effect once more is in doubt than it was about (DoubtLog::Confirm).
-void NvmfDisk::LookForWord() {
-  if (!doubt_log_->is_taken()) return;  // who takes it looks
-  if (doubt_log_->log().IsConfirmed()) {
-    // What a reactor has not reported yet is tried again as long as it has the same number.
-    const Status confirmed = ConfirmDead();
-    if (confirmed) {
-      LogConfirmed();
-    } else if (!doubt_log_->log().IsConfirmed()) {
-      spdlog::warn("{}: the operator's word for what is in doubt holds in part: {}", options_.shape.name,
-                   confirmed.error().message);
-    }
-  }
-  AwaitWord();
-}
-
 void NvmfDisk::SendTable(const Link& link) const {
-  Tell(link, [table = ledger_.TableFor(link.number)](NvmfChannel& channel) { channel.Adopt(table); });
+  Tell(link, [table = doubt_.ledger().TableFor(link.number)](NvmfChannel& channel) { channel.Adopt(table); });
 }
 
 void NvmfDisk::GoOnWhenReported() {
-  for (const auto& path : paths_) path->GoOnWhenReported(ledger_);
+  for (const auto& path : paths_) path->GoOnWhenReported(doubt_.ledger());
 }
 
 // ---- What people hear
@@ -535,35 +454,8 @@ void NvmfDisk::TellPathsChanged() {
   if (const auto& tell = options_.events.paths_changed) tell();
 }
 
-// Within the end of the life: the path is not usable any more.
-void NvmfDisk::NoteLoss(const DiskPath& path, LifeId life, const Error& reason) {
-  if (closing_) return;
-  ++losses_total_;
-  if (HasUsablePath()) ++failovers_;
-  const bool is_named = reason.message.starts_with(path.where());
-  losses_.push_back({.life = life, .what = is_named ? reason.message : path.where() + ": " + reason.message});
-  if (losses_.size() > kLossesKept) losses_.pop_front();
-}
-
-// The latest first: its reason is the one that people can still look into.
-std::string NvmfDisk::DoubtLeftBy() const {
-  if (ledger_.ghosts() == 0) return {};
-  const auto latest = std::find_if(losses_.rbegin(), losses_.rend(),
-                                   [this](const Loss& loss) { return ledger_.HasGhost(loss.life); });
-  if (latest == losses_.rend()) return "left by an engine before";
-  return "left by " + latest->what + (ledger_.lives().size() > 1 ? " and others before" : "");
-}
-
-// Once for each path that broke and left something.
 void NvmfDisk::LogAccepted() {
-  if (in_doubt_.policy != block::InDoubt::Policy::kAccept || ledger_.ghosts() == 0) return;
-  for (Loss& loss : losses_) {
-    if (!ledger_.HasGhost(loss.life) || std::exchange(loss.is_accepted, true)) continue;
-    ++accepted_;
-    spdlog::warn(
-        "{}: writes in doubt are accepted: older ones may overwrite what is written from now on; left by {}",
-        options_.shape.name, loss.what);
-  }
+  if (Accepts()) losses_.LogAccepted();
 }
 
 block::PathsReport NvmfDisk::paths() const {
@@ -588,21 +480,19 @@ void NvmfDisk::CountPaths(block::PathsReport& report) const {
         break;
     }
   }
-  report.losses = losses_total_;
-  report.failovers = failovers_;
+  losses_.Count(report);
 }
 
 // As far as the disk reaches: the ghost of a log that was lost has no end.
 void NvmfDisk::CountDoubt(block::PathsReport& report) const {
   const uint64_t blocks_max = geometry_.size_bytes / nvme::host::kDoubtBlockBytes;
-  for (const nvme::host::BlockRange& range : ledger_.ranges()) {
+  for (const nvme::host::BlockRange& range : doubt_.ledger().ranges()) {
     ++report.doubt_ranges;
     const uint64_t behind = range.first < blocks_max ? blocks_max - range.first : 0;
     report.doubt_bytes += std::min(range.blocks, behind) * nvme::host::kDoubtBlockBytes;
   }
-  report.accepted = accepted_;
-  report.accepts = in_doubt_.policy == block::InDoubt::Policy::kAccept;
-  report.doubt_left_by = DoubtLeftBy();
+  report.accepts = Accepts();
+  report.doubt_left_by = losses_.DoubtLeftBy();
 }
 
 void NvmfDisk::CountWaits(block::PathsReport& report) const {
@@ -614,24 +504,6 @@ void NvmfDisk::CountWaits(block::PathsReport& report) const {
     const uint64_t since_ns = waits.since_ns.load(std::memory_order_relaxed);
     if (since_ns != 0 && (report.waiting_since_ns == 0 || since_ns < report.waiting_since_ns))
       report.waiting_since_ns = since_ns;
-  }
-}
-
-void NvmfDisk::LogConfirmed() const {
-  spdlog::warn("{}: what was in doubt is dead, as an operator says: writes over it go on",
-               options_.shape.name);
-}
-
-void NvmfDisk::LogFound(const KeptDoubtLog::Found& found) const {
-  const std::string& disk = options_.shape.name;
-  if (found.was_confirmed) LogConfirmed();
-  if (found.unreadable) {
-    spdlog::warn("{}: {}; writes wait until then, reads do not", disk, found.unreadable->message);
-  } else if (found.ranges > 0) {
-    spdlog::warn(
-        "{}: {} bytes are in doubt since an engine before (ranges: {}); writes over them wait until somebody "
-        "confirms that its targets have dropped what that engine sent, reads do not",
-        disk, std::min(found.bytes, geometry_.size_bytes), found.ranges);
   }
 }
 

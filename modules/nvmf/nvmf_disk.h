@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The core of a disk in a namespace of an NVMe-oF subsystem, on the control reactor: its paths (disk_path.h), its ledger of writes in doubt
-// (nvme/host/doubt_ledger.h), and what its channels on the I/O reactors (nvmf_channel.h) are told of both.
+// The core of a disk in a namespace of an NVMe-oF subsystem, on the control reactor: its paths (disk_path.h), its writes in doubt
+// (disk_doubt.h), its part in reservations (disk_reservation.h), and what its channels on the I/O reactors (nvmf_channel.h) are told of
+// them.
 //
 // The end of a life, in this order: the channels are told (EndLife), each reports, the ledger takes the reports and publishes what is in
 // doubt; when all have reported, the path may try again. Other paths go on meanwhile.
@@ -14,7 +15,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,12 +24,12 @@
 #include "base/result.h"
 #include "block/device.h"
 #include "block/in_doubt.h"
+#include "modules/nvmf/disk_doubt.h"
 #include "modules/nvmf/disk_path.h"
 #include "modules/nvmf/disk_reservation.h"
-#include "modules/nvmf/kept_doubt_log.h"
 #include "modules/nvmf/nvmf.h"
 #include "modules/nvmf/nvmf_channel.h"
-#include "nvme/host/doubt/doubt_ledger.h"
+#include "modules/nvmf/path_losses.h"
 #include "nvme/host/doubt/doubt_log.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
@@ -38,6 +38,7 @@ namespace cleat::modules {
 
 class NvmfDisk final : public NvmfChannelOwner,
                        public std::enable_shared_from_this<NvmfDisk>,
+                       private DiskDoubtOwner,
                        private DiskPathOwner,
                        private DiskReservationOwner {
  public:
@@ -50,10 +51,6 @@ class NvmfDisk final : public NvmfChannelOwner,
   static_assert(DiskPath::kQueuesMax < kNumbersMax);
   // How long Resize waits for a size that the controller has not told of yet.
   static constexpr uint64_t kResizeWaitNs = kNsPerSecond;
-  // How often an operator's word is looked for in the log of doubt, while anything is in doubt.
-  static constexpr uint64_t kWordNs = 200 * kNsPerMs;
-  // Broken paths that are named when people ask who has left something in doubt.
-  static constexpr size_t kLossesKept = 16;
 
   // The options have been checked (CheckNvmfOptions).
   NvmfDisk(NvmfOptions options, Reactor& control);
@@ -73,7 +70,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   // Waits a little for a namespace that is to become so large.
   Task<Status> WaitForSize(uint64_t size_bytes);
   // A person says that nothing which was sent on a path that is broken by now will be executed any more.
-  Status ConfirmDead();
+  Status ConfirmDead() { return doubt_.ConfirmDead(); }
   // What becomes of requests that wait for doubt.
   void SetInDoubt(const block::InDoubt& rule);
   block::PathsReport paths() const;
@@ -84,11 +81,10 @@ class NvmfDisk final : public NvmfChannelOwner,
     uint32_t number = 0;                       // in the ledger
     std::array<uint16_t, kPathsMax> queues{};  // by path, of its present life; 0: none
   };
-  struct WordTimer : Timer {
-    explicit WordTimer(NvmfDisk& d)
-        : Timer([](Timer& timer) { static_cast<WordTimer&>(timer).disk.LookForWord(); }), disk(d) {}
-    NvmfDisk& disk;
-  };
+
+  // ---- DiskDoubtOwner
+  std::vector<nvme::host::LifeId> LivingLives() const override;
+  void DoubtPublished() override;
 
   // ---- DiskPathOwner
   bool AdmitsAtOnce() const override { return !UsesReservation(); }
@@ -105,6 +101,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   void LifeJoined(nvme::host::LifeId life) override;
   void LifeShutOut(nvme::host::LifeId life, const Error& why) override;
   void ProvedDead(nvme::host::LifeId life) override;
+  bool MayBeShutOut(nvme::host::LifeId life) const override { return doubt_.ledger().IsReported(life); }
 
   // ---- NvmfChannelOwner
   void Joined(std::shared_ptr<NvmfChannelPort> port) override;
@@ -117,7 +114,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   void GivenUp(nvme::host::OriginId origin) override;
 
   // ---- Paths
-  // Who only reads keeps nobody out.
+  // A disk that is only read keeps nobody out.
   bool UsesReservation() const {
     return options_.reservation_family != 0 && options_.access == block::AccessMode::kReadWrite;
   }
@@ -136,26 +133,17 @@ class NvmfDisk final : public NvmfChannelOwner,
   template <typename Call>
   void TellAll(const Call& call) const;
   static void BeginLife(Link& link, DiskPath& path);
-  bool MayPublish() const { return doubt_log_ == nullptr || doubt_log_->is_taken(); }
-  void Publish();
-  void StoreLives();
-  std::vector<nvme::host::LifeId> LivingLives() const;
   void SeeWhatIsToBeProved();
   void SendTable(const Link& link) const;
   void GoOnWhenReported();
 
   // ---- What people say and hear
   void TellPathsChanged();
-  void NoteLoss(const DiskPath& path, nvme::host::LifeId life, const Error& reason);
-  std::string DoubtLeftBy() const;
+  bool Accepts() const { return in_doubt_.policy == block::InDoubt::Policy::kAccept; }
   void LogAccepted();
   void CountPaths(block::PathsReport& report) const;
   void CountDoubt(block::PathsReport& report) const;
   void CountWaits(block::PathsReport& report) const;
-  void AwaitWord();
-  void LookForWord();
-  void LogConfirmed() const;
-  void LogFound(const KeptDoubtLog::Found& found) const;
 
   NvmfOptions options_;
   Reactor& control_;
@@ -166,10 +154,9 @@ class NvmfDisk final : public NvmfChannelOwner,
   std::atomic<uint32_t> numbers_{
       0};  // of the ledger's that channels have, or will have: until Left was taken
   std::vector<std::unique_ptr<DiskPath>> paths_;
-  nvme::host::DoubtLedger ledger_;
-  std::shared_ptr<KeptDoubtLog> doubt_log_;  // nullptr: there is none
+  DiskDoubt doubt_;
+  PathLosses losses_;
   std::optional<DiskReservation> reservation_;
-  uint64_t published_version_ = 0;
   std::vector<Link> links_;
   uint64_t space_bytes_ = 0;  // the namespace's, as last seen
   uint64_t told_bytes_ = 0;   // what the disk's users know of
@@ -180,24 +167,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   bool up_ = false;         // any path is usable
   Event changed_;           // any of these
 
-  WordTimer word_later_{*this};  // runs while anything is in doubt
-
-  // A path that broke, as long as it may have left something in doubt and is not one of too many.
-  struct Loss {
-    nvme::host::LifeId life = 0;
-    std::string what;          // for people: which path, and why
-    bool is_accepted = false;  // the log has said that what it left in doubt is not waited for
-  };
-  std::deque<Loss> losses_;  // the latest last, kLossesKept at most
   block::InDoubt in_doubt_;
-  // Totals, of which block::PathsReport tells.
-  uint64_t losses_total_ = 0;
-  uint64_t failovers_ = 0;
-  uint64_t accepted_ = 0;
-  uint64_t failed_by_those_that_left_ = 0;
+  uint64_t failed_by_those_that_left_ = 0;  // requests of channels that are gone: for block::PathsReport
 };
-
-// kInvalidArgument.
-Status CheckNvmfOptions(const NvmfOptions& options);
 
 }  // namespace cleat::modules

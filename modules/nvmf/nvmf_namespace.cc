@@ -67,10 +67,10 @@ Status CheckAgain(const Promised& promised, const std::string& where, const Asso
                      " has a volatile write cache, and guests believe that it has none: detach the disk, "
                      "then attach it again");
   }
-  if (info.io_queues < promised.channels) {
+  if (info.io_queues < promised.queues) {
     return Error(ErrorCode::kResourceExhausted,
                  fmt::format("{}: {} I/O queues are granted, {} are in use: allow more at the target", where,
-                             info.io_queues, promised.channels));
+                             info.io_queues, promised.queues));
   }
   return Ok{};
 }

@@ -27,7 +27,7 @@ struct Promised {
   uint32_t block_bytes = 0;
   bool write_cache = false;  // they know of one
   bool writes = false;
-  uint32_t channels = 0;  // need an I/O queue each
+  uint32_t queues = 0;  // for I/O, that are in use
 };
 // Whether such a disk can go by this path too. kFailedPrecondition, kResourceExhausted.
 Status CheckAgain(const Promised& promised, const std::string& where,

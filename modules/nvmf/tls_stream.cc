@@ -42,7 +42,7 @@ Result<bool> TlsStream::GoOn() {
     // The target is told why, also where it is an error.
     const Result<bool> flushed = Flush();
     if (!is_over.ok() || *is_over) return is_over;
-    if (!flushed.ok()) return flushed.error();
+    CLEAT_TRY(flushed);
     const auto space = session_->InputSpace();
     const iovec piece{space.data(), space.size()};
     const Result<size_t> came = socket_.Receive({&piece, 1});

@@ -80,10 +80,12 @@ Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::Subsyst
   CLEAT_TRY(CompleteAddresses(name, spec));
   CLEAT_TRY(CompleteHost(name, spec));
   if (spec.keep_alive_ms() == 0) spec.set_keep_alive_ms(kKeepAliveMsDefault);
-  if (spec.keep_alive_ms() >= kKeepAliveMsMin && spec.keep_alive_ms() <= kKeepAliveMsMax) return spec;
-  return InvalidSubsystem(
-      name, "keep_alive_ms",
-      fmt::format("is {}: it must be {} to {}", spec.keep_alive_ms(), kKeepAliveMsMin, kKeepAliveMsMax));
+  if (spec.keep_alive_ms() >= nvme::fabrics::kKeepAliveMsMin &&
+      spec.keep_alive_ms() <= nvme::fabrics::kKeepAliveMsMax)
+    return spec;
+  return InvalidSubsystem(name, "keep_alive_ms",
+                          fmt::format("is {}: it must be {} to {}", spec.keep_alive_ms(),
+                                      nvme::fabrics::kKeepAliveMsMin, nvme::fabrics::kKeepAliveMsMax));
 }
 
 Status CheckSubsystemSecrets(std::string_view subsystem, const v1::SubsystemSpec& spec) {

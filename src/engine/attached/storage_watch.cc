@@ -44,7 +44,9 @@ int ErrnoOf(const StorageCell::Failure& failure) {
   }
 }
 
-const char* NextStep(int error_number) {
+// `over_paths`: what is in doubt may be what the request waited for.
+const char* NextStep(int error_number, bool over_paths) {
+  constexpr const char* kLookElsewhere = "see the host's kernel log (dmesg) and the storage's";
   switch (error_number) {
     case ENOSPC:
     case EDQUOT:
@@ -56,24 +58,25 @@ const char* NextStep(int error_number) {
              "disk and "
              "attach it again";
     case ETIME:
-      return "it waited for a write in doubt for as long as the disk's in_doubt says: see that the target "
-             "executes nothing old any more, then cleatctl disk confirm-dead";
+      return !over_paths ? kLookElsewhere
+                         : "it waited for a write in doubt for as long as the disk's in_doubt says: see that "
+                           "the target executes nothing old any more, then cleatctl disk confirm-dead";
     case EBUSY:
     case EBADE:
       return "somebody else owns it: see who, and detach it there or here";
     default:
-      return "see the host's kernel log (dmesg) and the storage's";
+      return kLookElsewhere;
   }
 }
 
-std::string InWords(const StorageCell::Failure& failure) {
+std::string InWords(const StorageCell::Failure& failure, bool over_paths) {
   if (const auto status = nvme::StatusOfErrorNumber(failure.error_number)) {
     return fmt::format("{} at byte {}: NVMe status {}; see the drive's logs (nvme smart-log, nvme error-log)",
                        NameOf(failure.op), failure.offset_bytes, nvme::NameOf(*status));
   }
   const int error_number = ErrnoOf(failure);
   return fmt::format("{} at byte {}: {}; {}", NameOf(failure.op), failure.offset_bytes,
-                     std::generic_category().message(error_number), NextStep(error_number));
+                     std::generic_category().message(error_number), NextStep(error_number, over_paths));
 }
 
 std::string Seconds(uint64_t duration_ns) {
@@ -163,7 +166,7 @@ void StorageWatch::End() {
   if (failing_.since_ns != 0) EndFailing();
   if (full_.since_ns != 0) EndFull();
   if (unanswered_since_ns_ != 0) EndUnanswered();
-  if (stuck_.since_ns != 0) EndStuck();
+  if (stuck_since_ns_ != 0) EndStuck();
   device_ = nullptr;
   paths_.reset();
   for (const auto& cell : cells_) cell->Forget();
@@ -188,9 +191,9 @@ void StorageWatch::Look() {
     return TellChange();
   }
   const StorageState before = state();
+  LookAtPaths();
   LookAtFailures();
   LookAtSpace();
-  LookAtPaths();
   LookAtOldest();
   const uint64_t now_ns = control_.now_ns();
   const bool bad = state() != StorageState::kOk;
@@ -213,7 +216,7 @@ void StorageWatch::LookAtFailures() {
       BeginFailing(failed);
     } else {
       for (const auto& cell : cells_) {
-        if (cell->failed() != 0) failing_.last = InWords(cell->last());
+        if (cell->failed() != 0) failing_.last = InWords(cell->last(), paths_.has_value());
       }
     }
     failed_ = failed;
@@ -235,7 +238,7 @@ void StorageWatch::BeginFailing(uint64_t failed) {
   failing_.since = InDays(failing_.since_ns);
   failing_.failed_before = failed_;
   for (const auto& cell : cells_) {
-    if (cell->failed() != 0) failing_.last = InWords(cell->last());
+    if (cell->failed() != 0) failing_.last = InWords(cell->last(), paths_.has_value());
   }
   spdlog::error("{}: storage fails: {} requests of {}, the last a {}", disk_, failed - failed_, controller_,
                 failing_.last);
@@ -259,6 +262,7 @@ StorageWatch::Oldest StorageWatch::FindOldest() const {
       found.unknown = true;
       continue;
     }
+    found.in_flight += oldest->in_flight;
     if (oldest->seen_ns + counted.reactor->slow_after_ns() > now_ns) continue;
     if (found.seen_ns == 0 || oldest->seen_ns < found.seen_ns) found.seen_ns = oldest->seen_ns;
     const auto stage = static_cast<RequestStage>(oldest->stage);
@@ -272,9 +276,10 @@ void StorageWatch::LookAtOldest() {
   const uint64_t now_ns = control_.now_ns();
   const Oldest oldest = FindOldest();
   slow_ = oldest.seen_ns != 0 || oldest.unknown;
-  // What is stuck is the engine's to answer, not the storage's.
+  const uint64_t succeeded = CountSucceeded();
+  if (std::exchange(succeeded_, succeeded) != succeeded || oldest.in_flight == 0) succeeded_at_ns_ = now_ns;
   const bool unanswered =
-      stuck_.since_ns == 0 && oldest.storage_ns != 0 && now_ns >= oldest.storage_ns + kUnansweredNs;
+      oldest.storage_ns != 0 && now_ns >= oldest.storage_ns + kUnansweredNs && !IsOldSinceStuck(oldest);
   if (unanswered && unanswered_since_ns_ == 0) {
     unanswered_since_ = InDays(oldest.storage_ns);
     spdlog::error("{}: storage does not answer: the oldest request of {} waits since {}; see to {}", disk_,
@@ -283,6 +288,12 @@ void StorageWatch::LookAtOldest() {
   } else if (!unanswered && !oldest.unknown && unanswered_since_ns_ != 0) {
     EndUnanswered();
   }
+}
+
+// What is stuck is the engine's to answer, not the storage's; beside it the storage may answer nothing else either.
+bool StorageWatch::IsOldSinceStuck(const Oldest& oldest) const {
+  if (stuck_since_ns_ == 0) return false;
+  return oldest.in_flight <= paths_->waiting || control_.now_ns() < succeeded_at_ns_ + kUnansweredNs;
 }
 
 void StorageWatch::EndUnanswered() {
@@ -304,7 +315,7 @@ void StorageWatch::LookAtSpace() {
   full_.since_ns = now_ns;
   full_.since = InDays(now_ns);
   spdlog::error("{}: storage has no space: {} requests of {} wait for it; {}", disk_, full_.waiting,
-                controller_, NextStep(ENOSPC));
+                controller_, NextStep(ENOSPC, false));
 }
 
 void StorageWatch::EndFull() {
@@ -316,13 +327,13 @@ void StorageWatch::EndFull() {
 void StorageWatch::LookAtPaths() {
   paths_ = device_ == nullptr ? std::nullopt : device_->paths();
   if (!IsStuck()) {
-    if (stuck_.since_ns != 0) EndStuck();
+    if (stuck_since_ns_ != 0) EndStuck();
     return;
   }
-  if (stuck_.since_ns != 0) return;
-  stuck_ = {.since_ns = paths_->waiting_since_ns, .since = InDays(paths_->waiting_since_ns)};
+  if (stuck_since_ns_ != 0) return;
+  stuck_since_ns_ = paths_->waiting_since_ns;
   spdlog::error("{}: stuck: {} requests of {} wait for writes in doubt since {}, {}; {}", disk_,
-                paths_->waiting, controller_, stuck_.since, paths_->doubt_left_by, ConfirmStep());
+                paths_->waiting, controller_, InDays(stuck_since_ns_), paths_->doubt_left_by, ConfirmStep());
 }
 
 // Without a path it is the storage that does not answer, whatever is in doubt.
@@ -333,13 +344,13 @@ bool StorageWatch::IsStuck() const {
 
 void StorageWatch::EndStuck() {
   spdlog::info("{}: stuck no more: a request of {} had waited for {}", disk_, controller_,
-               Seconds(control_.now_ns() - stuck_.since_ns));
-  stuck_ = {};
+               Seconds(control_.now_ns() - stuck_since_ns_));
+  stuck_since_ns_ = 0;
 }
 
 std::string StorageWatch::StuckMessage() const {
   return fmt::format("stuck: {} requests wait for writes in doubt since {}, {}; {}", paths_->waiting,
-                     stuck_.since, paths_->doubt_left_by, ConfirmStep());
+                     InDays(paths_->waiting_since_ns), paths_->doubt_left_by, ConfirmStep());
 }
 
 std::string StorageWatch::ConfirmStep() const {
@@ -367,7 +378,7 @@ uint64_t StorageWatch::CountSucceeded() const {
 
 StorageState StorageWatch::state() const {
   if (opening_late_ || unanswered_since_ns_ != 0) return StorageState::kNotAnswering;
-  if (stuck_.since_ns != 0) return StorageState::kStuck;
+  if (stuck_since_ns_ != 0) return StorageState::kStuck;
   if (failing_.since_ns != 0) return StorageState::kFailing;
   return full_.since_ns != 0 ? StorageState::kNoSpace : StorageState::kOk;
 }
@@ -382,14 +393,14 @@ std::string StorageWatch::message() const {
                        unanswered_since_, storage_);
   }
   const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : ". ") + more; };
-  if (stuck_.since_ns != 0) add(StuckMessage());
+  if (stuck_since_ns_ != 0) add(StuckMessage());
   if (paths_ && paths_->accepts && paths_->doubt_ranges > 0) {
     add(fmt::format("writes in doubt are accepted: {} bytes, {}, may still overwrite newer data",
                     paths_->doubt_bytes, paths_->doubt_left_by));
   }
   if (full_.since_ns != 0) {
     add(fmt::format("storage has no space: {} requests wait for it since {}; {}", full_.waiting, full_.since,
-                    NextStep(ENOSPC)));
+                    NextStep(ENOSPC, false)));
   }
   if (failing_.since_ns != 0) {
     add(fmt::format("storage fails: {} requests since {}, the last a {}", failed_ - failing_.failed_before,

@@ -107,7 +107,7 @@ class StorageWatch {
   void EndOpening();
   // Whose paths are looked at, until End.
   void SetDevice(const block::Device& device) { device_ = &device; }
-  // They are not as they were; looked at within kLookEveryNs.
+  // The device's paths are not as they were; looked at within kLookEveryNs.
   void PathsChanged();
   // A reactor's cell, before it has a channel.
   std::shared_ptr<StorageCell> AddCell();
@@ -135,6 +135,7 @@ class StorageWatch {
   struct Oldest {
     uint64_t seen_ns = 0;     // 0: nothing is slow
     uint64_t storage_ns = 0;  // since when the storage has it; 0: it waits elsewhere
+    uint64_t in_flight = 0;   // requests, wherever they wait
     bool unknown = false;     // a reactor with requests in flight has not looked at them lately
   };
   struct Failing {
@@ -154,11 +155,6 @@ class StorageWatch {
     std::string since;          // for people
   };
 
-  struct Stuck {
-    uint64_t since_ns = 0;  // 0: nothing waits for writes in doubt
-    std::string since;      // for people
-  };
-
   void Wake();
   void Look();
   void LookAtFailures();
@@ -172,6 +168,7 @@ class StorageWatch {
   std::string ConfirmStep() const;
   uint32_t CountWaiting() const;
   Oldest FindOldest() const;
+  bool IsOldSinceStuck(const Oldest& oldest) const;
   uint64_t CountFailed() const;
   uint64_t CountSucceeded() const;
   bool WorksAgain() const;
@@ -192,12 +189,14 @@ class StorageWatch {
   bool ended_ = false;
   Failing failing_;
   Full full_;
-  Stuck stuck_;
+  uint64_t stuck_since_ns_ = 0;                   // 0: nothing waits for writes in doubt
   const block::Device* device_ = nullptr;         // until End
   std::optional<block::PathsReport> paths_;       // as of the last look
   std::optional<block::PathsReport> told_paths_;  // ... that was told
   uint64_t failed_ = 0;                           // of those that were seen
-  uint64_t unanswered_since_ns_ = 0;              // 0: it answers
+  uint64_t succeeded_ = 0;                        // requests, as of the last look
+  uint64_t succeeded_at_ns_ = 0;      // when that was last another number, or nothing was in flight
+  uint64_t unanswered_since_ns_ = 0;  // 0: it answers
   std::string unanswered_since_;
   bool slow_ = false;              // a request is old, wherever it waits, or may be
   uint64_t opening_since_ns_ = 0;  // 0: it is not being opened

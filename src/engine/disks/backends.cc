@@ -227,9 +227,6 @@ void Pool::Pack(PbDisk& out, Memory& memory) const {
 
 namespace fabrics = nvme::fabrics;
 
-constexpr uint32_t kKeepAliveMsMin = 1000;
-constexpr uint32_t kKeepAliveMsMax = 600'000;
-
 // A secret of a subsystem's; unwrapped only while one of its disks is opened.
 struct WrappedSecret {
   std::string key_encryption_key;  // the id of what it is wrapped under; empty: there is no such secret
@@ -316,8 +313,9 @@ Result<NvmeTcp> NvmeTcp::Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in) {
   nvme.header_digest = in.header_digest != 0;
   nvme.data_digest = in.data_digest != 0;
   nvme.keep_alive_ms = in.keep_alive_ms;
-  if (nvme.keep_alive_ms < kKeepAliveMsMin || nvme.keep_alive_ms > kKeepAliveMsMax)
-    return Malformed("disk.nvme_tcp.keep_alive_ms is not 1000 to 600000");
+  if (nvme.keep_alive_ms < fabrics::kKeepAliveMsMin || nvme.keep_alive_ms > fabrics::kKeepAliveMsMax)
+    return Malformed(fmt::format("disk.nvme_tcp.keep_alive_ms is not {} to {}", fabrics::kKeepAliveMsMin,
+                                 fabrics::kKeepAliveMsMax));
   CLEAT_ASSIGN(nvme.name_space, UuidOf(in.namespace_uuid, "disk.nvme_tcp.namespace_uuid"));
   CLEAT_ASSIGN(nvme.dhchap_secret, WrappedSecret::Unpack(in.dhchap_secret, "disk.nvme_tcp.dhchap_secret"));
   CLEAT_ASSIGN(nvme.dhchap_ctrl_secret,

@@ -51,6 +51,10 @@ struct TransportAddress {
 // The most that one subsystem has for this host; each is a path, with connections of its own.
 inline constexpr size_t kSubsystemAddressesMax = 8;
 
+// The keep alive timeouts (KATO) that a host may ask for. Below a second a host that is busy looks dead to its targets.
+inline constexpr uint32_t kKeepAliveMsMin = 1000;
+inline constexpr uint32_t kKeepAliveMsMax = 600'000;
+
 // "10.0.0.1:4420", "[fd00::1]:4420". A literal, never a name: what a name stands for may change while a disk is in use. The port may be
 // left out, brackets stay then. No zones ("%eth0").
 Result<TransportAddress> ParseTransportAddress(std::string_view text);

@@ -31,9 +31,6 @@ constexpr uint8_t kEventLimitExceeded = 0x05;
 // The namespace and the ANA log are read again at most that often, whatever the controller tells.
 constexpr uint64_t kRefreshSpacingNs = 100 * kMillisecondNs;
 
-constexpr uint32_t kKatoMinMs = 1000;
-constexpr uint32_t kKatoMaxMs = 600'000;
-
 // What a cookie says: the kind in its low byte, the number of the step or the slot of the event above it.
 enum Kind : uint8_t { kStepKind = 1, kKeepAliveKind = 2, kEventKind = 3 };
 constexpr uint64_t CookieOf(Kind kind, uint64_t number) {
@@ -59,7 +56,7 @@ Association::Association(AssociationConfig config, AssociationOwner& owner)
       owner_(owner),
       login_(LoginConfigOf(config_)),
       memory_(std::make_unique<Memory>()) {
-  CLEAT_CHECK(config_.kato_ms >= kKatoMinMs && config_.kato_ms <= kKatoMaxMs);
+  CLEAT_CHECK(config_.kato_ms >= fabrics::kKeepAliveMsMin && config_.kato_ms <= fabrics::kKeepAliveMsMax);
   CLEAT_CHECK(config_.admin_entries >= kAdminEntriesMin && config_.io_queues >= 1);
   CLEAT_CHECK(config_.io_queues < UINT16_MAX && config_.command_timeout_ns > 0);
   CLEAT_CHECK(config_.wanted.nsid || !config_.wanted.ids.none());
@@ -280,7 +277,7 @@ void Association::Wish(uint64_t after_ns) {
 }
 
 void Association::Recheck() {
-  if (phase_ == Phase::kLive) refresh_wanted_ = true;
+  if (phase_ == Phase::kLive) refresh_wanted_ = recheck_asked_ = true;
 }
 
 void Association::BeginRefresh() {
@@ -291,6 +288,7 @@ void Association::BeginRefresh() {
   refresh_at_ns_ = now_ns_ + kRefreshSpacingNs;
   ana_tries_ = 0;
   fresh_ = info_;
+  rechecks_ |= std::exchange(recheck_asked_, false);
   Send(std::exchange(changed_list_wanted_, false) ? Step::kChangedList : Step::kDescriptors);
 }
 

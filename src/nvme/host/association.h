@@ -41,16 +41,14 @@ struct AssociationConfig {
   std::string subsystem_nqn;
   HostChap chap;
   NamespaceWanted wanted;
-  uint32_t kato_ms = 5000;  // within which the target has to hear of the host; 1000 to 600 000
-  // Of the admin queue: what was asked of the transport; at least kAdminEntriesMin.
-  uint32_t admin_entries = 32;
-  uint32_t io_queues = 1;                        // asked of the controller
+  uint32_t kato_ms = 5000;      // within which the target has to hear of the host; 1000 to 600 000
+  uint32_t admin_entries = 32;  // as asked of the transport; at least kAdminEntriesMin
+  uint32_t io_queues = 1;       // asked of the controller
   uint64_t connect_timeout_ns = 10'000'000'000;  // until the transport has connected
   uint64_t command_timeout_ns = 10'000'000'000;  // until an admin command is answered, or the login is over
 };
 
-// The association's own: as many as it may have outstanding.
-inline constexpr uint32_t kEventRequestsMax = 4;
+inline constexpr uint32_t kEventRequestsMax = 4;  // outstanding, of the association's own
 inline constexpr uint32_t kAdminEntriesMin = kEventRequestsMax + 4;
 
 // What is known when it is live. A copy of its own for whoever keeps it.
@@ -78,10 +76,10 @@ enum Changed : uint32_t {
   kChangedSize = 1U << 0,  // more or fewer blocks, or another of NamespaceInfo's values
   kChangedPresence = 1U << 1,
   kChangedAna = 1U << 2,  // state, group or problem
+  kLookedAgain = 1U << 3  // nothing: what Recheck has asked for is done
 };
 
-// The listener of an association; each call says of which life. Called from within its methods and the queue pair's callbacks; may call End and
-// Recheck from there. The association is destroyed after Gone, and not from within a callback.
+// Called from within methods and callbacks of the queue pair, and may call End and Recheck from there; destroys the association after Gone.
 class AssociationOwner {
  public:
   // Once: I/O queues may be connected.
@@ -118,7 +116,7 @@ class Association final : public fabrics::QueuePairOwner {
   void End(bool shutdown);
   // The owner knows that the path is broken (an I/O queue says so): as if the association had found out.
   void Break(const Error& reason);
-  // I/O says that the path is not as the ANA log had it (status type 3): the log is read again, soon.
+  // I/O says that the namespace or the way to it is not as it was: both are read again, soon, and then Changed has kLookedAgain.
   void Recheck();
   void Computed();  // what HostChap::compute was asked for
 
@@ -231,6 +229,8 @@ class Association final : public fabrics::QueuePairOwner {
   uint64_t window_end_ns_ = 0;
   uint64_t events_seen_ = 0;
   bool refresh_wanted_ = false;
+  bool recheck_asked_ = false;  // since the refresh under way began
+  bool rechecks_ = false;       // it was asked for, or one before that came to nothing
   bool changed_list_wanted_ = false;
   uint64_t refresh_at_ns_ = 0;  // not before
   uint64_t recheck_at_ns_ = 0;  // without being told; 0: never

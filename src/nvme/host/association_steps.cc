@@ -552,6 +552,8 @@ void Association::Settle() {
   if (info_.ana != fresh_.ana || info_.ana_group != fresh_.ana_group ||
       info_.ana_problem != fresh_.ana_problem)
     changed |= kChangedAna;
+  // What was asked meanwhile is done by the next one alone.
+  if (std::exchange(rechecks_, false)) changed |= kLookedAgain;
   info_ = fresh_;
   if (changed != 0) owner_.Changed(config_.life, changed, info_);
 }

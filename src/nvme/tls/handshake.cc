@@ -187,7 +187,7 @@ struct Handshake::Callbacks {
       SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
       SSL_CTX_clear_options(made, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
       SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
-      // Nobody is trusted: a target that shows a certificate instead of taking the key ends the handshake.
+      // No certificate is trusted: a target that shows a certificate instead of taking the key ends the handshake.
       SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
       SSL_CTX_set_max_cert_list(made, kCertificateBytesMax);
       SSL_CTX_set_psk_use_session_callback(made, UsePsk);

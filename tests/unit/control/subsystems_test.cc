@@ -92,7 +92,7 @@ TEST_F(SubsystemsTest, WhatCantBeIsRefusedWithItsField) {
         spec.set_host_id("00000000-0000-0000-0000-000000000000");
       },
       "host_id", "all zeroes");
-  for (const uint32_t wrong : {kKeepAliveMsMin - 1, kKeepAliveMsMax + 1})
+  for (const uint32_t wrong : {nvme::fabrics::kKeepAliveMsMin - 1, nvme::fabrics::kKeepAliveMsMax + 1})
     ExpectRefused([&](auto& spec) { spec.set_keep_alive_ms(wrong); }, "keep_alive_ms", "1000 to 600000");
   EXPECT_FALSE(Create(NewSubsystem("Array")).ok());
 }

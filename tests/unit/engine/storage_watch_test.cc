@@ -383,6 +383,30 @@ TEST_F(StorageWatchTest, WhatWaitsForWritesInDoubtIsStuckAndSaysWhatToDo) {
   EXPECT_EQ(reactors_[0].NextTimerNs(), kNoDeadline) << "nobody looks any more";
 }
 
+TEST_F(StorageWatchTest, WhatIsStuckHidesNoStorageThatDoesNotAnswerTheRest) {
+  storage_.paths = TwoPaths();
+  Attach();
+  HangingQueue held;
+  HangingQueue other;
+  Hang(held, /*submitted=*/true);
+  Hang(other, /*submitted=*/true);
+  storage_.paths->waiting = 1;
+  storage_.paths->waiting_since_ns = reactors_.clock().NowNs();
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kStuck);
+  Read(1);
+  Pass(StorageWatch::kUnansweredNs - StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kStuck) << "it answered a moment ago";
+  Pass(3 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kNotAnswering);
+  EXPECT_NE(Report().message.find("stuck: 1 requests"), std::string::npos) << "both are said";
+  other.disk = nullptr;
+  Pass(2 * StorageWatch::kLookEveryNs);
+  EXPECT_EQ(Report().storage, StorageState::kStuck);
+  held.disk = nullptr;
+  Pass(2 * StorageWatch::kLookEveryNs);
+}
+
 TEST_F(StorageWatchTest, WithoutAPathTheStorageDoesNotAnswerWhateverIsInDoubt) {
   storage_.paths = TwoPaths();
   Attach();
@@ -452,6 +476,7 @@ TEST_F(StorageWatchTest, TheRuleForWritesInDoubtReachesTheDeviceAndAnAcceptedRis
 }
 
 TEST_F(StorageWatchTest, AWriteThatWaitedTooLongForDoubtSaysSo) {
+  storage_.paths = TwoPaths();
   Attach();
   storage_.status = block::IoStatus::kIoError;
   storage_.error_number = ETIME;

@@ -267,7 +267,7 @@ TEST_F(TheLogOfADisk, AnOperatorsWordIsNotAboutWhatComesIntoDoubtLater) {
   LeaveUnanswered(engine, second);
   Recover(engine, second);
   log_.Confirm(seen);
-  const uint64_t until_ns = rig_.clock.NowNs() + 2 * NvmfDisk::kWordNs;
+  const uint64_t until_ns = rig_.clock.NowNs() + 2 * DiskDoubt::kWordNs;
   rig_.Until([&] { return rig_.clock.NowNs() >= until_ns; });
   EXPECT_EQ(log_.Found()->size(), 2U);
   engine.ConfirmDead();

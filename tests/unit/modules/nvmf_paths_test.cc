@@ -272,6 +272,21 @@ TEST_F(NvmfPaths, AllHaveToKnowOfASizeBeforeAnybodyIsTold) {
   EXPECT_EQ(rig_.resized, std::vector<uint64_t>{kAfter});
 }
 
+TEST_F(NvmfPaths, OneThatIsGoneHoldsNoSizeBack) {
+  constexpr uint64_t kAfter = uint64_t{16} << 20;
+  rig_.Open();
+  auto disk = rig_.Channel();
+  UntilBothHaveQueues();
+  second_.faults.shows_bytes = uint64_t{8} << 20;
+  rig_.target.Grow(kAfter);
+  rig_.target.NotifyNamespace();
+  rig_.ForSomeTurns();
+  EXPECT_TRUE(rig_.resized.empty());
+  second_.Stop();
+  rig_.Until([&] { return !rig_.resized.empty(); });
+  EXPECT_EQ(rig_.resized, std::vector<uint64_t>{kAfter});
+}
+
 TEST_F(NvmfPaths, OneWhoseNamespaceIsSmallerThanGuestsKnowOrProtectedIsNotUsed) {
   second_.faults.shows_bytes = NvmfRig::kBytes / 2;
   rig_.Open();

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -142,6 +144,29 @@ TEST_F(NvmfReservation, ATargetThatGivesUpProvesNothing) {
   EXPECT_FALSE(newer.io.done);
   rig_.target.Reservations([](ReservationTarget& reservations) { reservations.refuse = nullptr; });
   EXPECT_EQ(disk->Wait(newer.io), IoStatus::kOk) << "at a later try";
+}
+
+TEST_F(NvmfReservation, APathThatBreaksWhileItShutsALifeOutLeavesThatToTheNextOne) {
+  Open();
+  auto disk = rig_.Channel();
+  std::atomic<uint32_t> preemptions{0};
+  rig_.target.Reservations([&](ReservationTarget& reservations) {
+    reservations.refuse = [&](const nvme::fabrics::SubmissionEntry& entry) -> std::optional<uint8_t> {
+      const bool preempts =
+          entry.opcode == static_cast<uint8_t>(nvme::Opcode::kReservationAcquire) && (entry.cdw10 & 7U) != 0;
+      if (!preempts || ++preemptions > 1) return std::nullopt;
+      rig_.target.CutAll();
+      return uint8_t{0x21};  // which nobody hears; and the registrant is there as before
+    };
+  });
+  OneWrite write(8192, 4096, 1);
+  LeaveInDoubt(*disk, write);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  OneWrite newer(8192 + 2048, 4096, 2);
+  newer.Start(*disk);
+  EXPECT_EQ(disk->Wait(newer.io), IoStatus::kOk);
+  EXPECT_GE(preemptions, 2U);
+  rig_.target.Reservations([](ReservationTarget& reservations) { reservations.refuse = nullptr; });
 }
 
 // The engine is killed by copies of its log and of what the target knows.

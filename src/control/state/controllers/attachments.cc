@@ -322,7 +322,6 @@ Result<v1::Attachment> Attachments::Get(const v1::GetAttachmentRequest& request)
   return core_.view.Show(*entry);
 }
 
-// Ordered by controller, then attachment; the page token is the name of the last one.
 std::vector<v1::Attachment> Attachments::OverPaths() const {
   std::vector<v1::Attachment> found;
   const StateLock lock(core_.mutex);
@@ -335,6 +334,7 @@ std::vector<v1::Attachment> Attachments::OverPaths() const {
   return found;
 }
 
+// Ordered by controller, then attachment; the page token is the name of the last one.
 Result<v1::ListAttachmentsResponse> Attachments::List(const v1::ListAttachmentsRequest& request) {
   CLEAT_ASSIGN(auto page, Page::Of(request.page_size()));
   AttachmentIds after;

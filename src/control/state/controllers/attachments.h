@@ -31,7 +31,7 @@ class Attachments {
   Result<v1::DetachDiskResponse> Detach(const v1::DetachDiskRequest& request);
   Result<v1::Attachment> Get(const v1::GetAttachmentRequest& request);
   Result<v1::ListAttachmentsResponse> List(const v1::ListAttachmentsRequest& request);
-  // Those whose engines say how their paths do.
+  // The attachments whose engines say how their paths do.
   std::vector<v1::Attachment> OverPaths() const;
 
   // ---- The reconciler's reports. Those about things that are gone meanwhile, or aren't that engine's, are ignored.

@@ -9,9 +9,9 @@
 #include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/page.h"
+#include "control/state/writes/update_mask.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_rules.h"
-#include "control/validate/update_mask.h"
 
 namespace cleat::control {
 

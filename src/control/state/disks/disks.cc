@@ -11,10 +11,10 @@
 #include "control/model/names.h"
 #include "control/model/page.h"
 #include "control/state/disks/kept_disks.h"
+#include "control/state/writes/update_mask.h"
 #include "control/validate/backends.h"
 #include "control/validate/disk_settings.h"
 #include "control/validate/spec_rules.h"
-#include "control/validate/update_mask.h"
 
 namespace cleat::control {
 namespace {

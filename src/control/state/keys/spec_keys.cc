@@ -296,7 +296,7 @@ Status SpecKeys::SetSecret(const std::string& name, const SubsystemSecret& secre
     *(spec.*secret.change)() = std::move(wrapped);
     return Ok{};
   }
-  // Nobody is to go on without a secret that the caller counts on.
+  // A caller who counts on a secret is not to go on without one.
   return RefuseFor(name, v1::REASON_KEY_INVALID,
                    fmt::format("{}: {} is to stay as it is, and there is none: give plain_key (over the unix "
                                "socket), or wrapped_key with its data",

@@ -12,8 +12,8 @@
 #include "control/model/names.h"
 #include "control/model/page.h"
 #include "control/state/settings/adopt_report.h"
+#include "control/state/writes/update_mask.h"
 #include "control/validate/spec_rules.h"
-#include "control/validate/update_mask.h"
 
 namespace cleat::control {
 namespace {

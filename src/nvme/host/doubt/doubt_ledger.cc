@@ -24,15 +24,19 @@ uint32_t DoubtLedger::Joined() {
 void DoubtLedger::Left(uint32_t reactor) {
   CLEAT_CHECK(reactors_.at(reactor).present);
   reactors_[reactor] = {};
-  for (auto& [id, life] : lives_) {
-    life.reactors.erase(reactor);
-  }
-  ForgetHarmless();
+  for (auto& [id, life] : lives_) life.reactors.erase(reactor);
+  std::erase_if(lives_, [](const auto& life) { return IsHarmless(life.second); });
   OpenRetries();
 }
 
+DoubtLedger::Life& DoubtLedger::LifeOf(LifeId id) {
+  const auto [life, is_new] = lives_.try_emplace(id);
+  if (is_new) life->second.number = ++lives_ever_;
+  return life->second;
+}
+
 void DoubtLedger::Over(LifeId id) {
-  Life& life = lives_[id];
+  Life& life = LifeOf(id);
   CLEAT_CHECK(!life.over);
   life.over = true;
   std::set<uint32_t> awaited;
@@ -42,12 +46,12 @@ void DoubtLedger::Over(LifeId id) {
     }
   }
   life.reactors = std::move(awaited);
-  ForgetHarmless();
+  ForgetIfHarmless(id);
 }
 
 void DoubtLedger::Take(const LifeReport& report) {
   CLEAT_CHECK(reactors_.at(report.reactor).present);
-  Life& life = lives_[report.life];
+  Life& life = LifeOf(report.life);
   const bool is_first =
       life.over ? life.reactors.erase(report.reactor) == 1 : life.reactors.insert(report.reactor).second;
   CLEAT_CHECK(is_first);
@@ -57,7 +61,8 @@ void DoubtLedger::Take(const LifeReport& report) {
     Add(attempt, {&report.life, 1});
     ++doubts_;
   }
-  ForgetHarmless();
+  ForgetIfHarmless(report.life);
+  if (lives_.size() > kLivesMax) FoldOldLives();
 }
 
 void DoubtLedger::Take(const DoubtAck& ack) {
@@ -76,7 +81,7 @@ void DoubtLedger::Take(const BarrierEnded& ended) {
 }
 
 cleat::Status DoubtLedger::Proved(LifeId life, Proof proof) {
-  if (!policy_.Accepts(proof)) {
+  if (!policy_.Accepts(proof) || (life == kManyLives && proof != Proof::kOperatorConfirmed)) {
     return Error(ErrorCode::kFailedPrecondition,
                  "life " + std::to_string(life) +
                      ": its target does not promise that this proof holds; confirm that it is dead by hand");
@@ -104,7 +109,11 @@ void DoubtLedger::Doubt(std::span<const LifeId> lives, std::span<const BlockRang
   CLEAT_CHECK(!lives.empty());
   if (ranges.empty()) return;
   // A life that is known already may still have to be reported.
-  for (const LifeId life : lives) lives_.try_emplace(life, Life{.over = true, .reactors = {}});
+  for (const LifeId id : lives) {
+    const bool is_new = !lives_.contains(id);
+    Life& life = LifeOf(id);
+    if (is_new) life.over = true;
+  }
   ++version_;
   for (const BlockRange& range : ranges) {
     Add({.origin = kNobody, .range = range}, lives);
@@ -143,9 +152,9 @@ void DoubtLedger::Add(const Attempt& attempt, std::span<const LifeId> lives) {
   }
   const auto behind = std::partition_point(
       entries_.begin(), entries_.end(), [&](const Entry& e) { return e.ghost.range.first <= range.first; });
-  entries_.insert(behind, {.ghost = {.range = range, .origin = attempt.origin},
-                           .lives = {lives.begin(), lives.end()},
-                           .since_version = version_});
+  const auto entry = entries_.insert(
+      behind, {.ghost = {.range = range, .origin = attempt.origin}, .lives = {}, .since_version = version_});
+  AddLives(*entry, lives);
   if (entries_.size() > kGhostsMax) {
     MergeClosest();
   }
@@ -153,9 +162,30 @@ void DoubtLedger::Add(const Attempt& attempt, std::span<const LifeId> lives) {
 
 void DoubtLedger::AddLives(Entry& entry, std::span<const LifeId> lives) {
   for (const LifeId life : lives) {
-    if (std::find(entry.lives.begin(), entry.lives.end(), life) == entry.lives.end())
-      entry.lives.push_back(life);
+    if (std::find(entry.lives.begin(), entry.lives.end(), life) != entry.lives.end()) continue;
+    entry.lives.push_back(life);
+    ++LifeOf(life).entries;
   }
+}
+
+// Half of them at once, as each entry is looked through.
+void DoubtLedger::FoldOldLives() {
+  std::vector<Lives::iterator> old;
+  for (auto life = lives_.begin(); life != lives_.end(); ++life) {
+    if (life->first != kManyLives && life->second.over && life->second.reactors.empty()) old.push_back(life);
+  }
+  const size_t keep = std::min(old.size(), kLivesMax / 2);
+  std::sort(old.begin(), old.end(), [](auto a, auto b) { return a->second.number < b->second.number; });
+  old.resize(old.size() - keep);
+  if (old.empty()) return;
+  std::set<LifeId> folded;
+  for (const auto& life : old) folded.insert(life->first);
+  LifeOf(kManyLives).over = true;
+  for (Entry& entry : entries_) {
+    if (std::erase_if(entry.lives, [&folded](LifeId life) { return folded.contains(life); }) > 0)
+      AddLives(entry, {&kManyLives, 1});
+  }
+  for (const auto& life : old) lives_.erase(life);
 }
 
 void DoubtLedger::MergeClosest() {
@@ -172,6 +202,7 @@ void DoubtLedger::MergeClosest() {
   Entry& left = entries_[best];
   AddLives(left, entries_[best + 1].lives);
   const Entry& right = entries_[best + 1];
+  for (const LifeId life : right.lives) --LifeOf(life).entries;
   left.since_version = std::max(left.since_version, right.since_version);
   left.ghost = {.range = {.first = left.ghost.range.first, .blocks = best_blocks},
                 .origin = kNobody,
@@ -203,14 +234,13 @@ std::vector<BlockRange> DoubtLedger::ranges() const {
 }
 
 bool DoubtLedger::HasGhost(LifeId life) const {
-  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return std::find(entry.lives.begin(), entry.lives.end(), life) != entry.lives.end();
-  });
+  const auto found = lives_.find(life);
+  return found != lives_.end() && found->second.entries > 0;
 }
 
 // A path that flaps ends one life after the other, most of them with nothing in doubt.
-void DoubtLedger::ForgetHarmless() {
-  std::erase_if(lives_, [&](const auto& life) { return IsReported(life.first) && !HasGhost(life.first); });
+void DoubtLedger::ForgetIfHarmless(LifeId life) {
+  if (const auto found = lives_.find(life); IsHarmless(found->second)) lives_.erase(found);
 }
 
 bool DoubtLedger::IsObeyed() const {

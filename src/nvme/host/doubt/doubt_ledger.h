@@ -2,7 +2,8 @@
 // All that is in doubt of one disk. One a disk, on one thread (control); learns of lives that ended and of proofs, and publishes the ghosts
 // to the reactors' DoubtViews. After each call that may change something the owner asks TableFor each reactor when version() has grown.
 //
-// Never forgets: beyond kGhostsMax neighbours become one larger ghost that nobody's retry may pass.
+// Never forgets: beyond kGhostsMax neighbours become one larger ghost that nobody's retry may pass, and beyond kLivesMax the oldest lives
+// become one that only a person's word proves.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +21,10 @@ namespace cleat::nvme::host {
 inline constexpr size_t kGhostsMax = 4096;
 // A request is not tried on more paths than this as long as no proof comes: each attempt may leave one more life to prove.
 inline constexpr size_t kLivesOfGhostMax = 64;
+// Lives that have left something in doubt and are known each by itself.
+inline constexpr size_t kLivesMax = 512;
+// Stands for the oldest of more than that. No life's own number (DrawLife).
+inline constexpr LifeId kManyLives = UINT64_MAX;
 
 class DoubtLedger {
  public:
@@ -76,14 +81,20 @@ class DoubtLedger {
   };
   struct Life {
     bool over = false;
-    std::set<uint32_t>
-        reactors;  // until it is over those that have reported, from then on those that have not
+    // Until it is over those that have reported, from then on those that have not.
+    std::set<uint32_t> reactors;
+    size_t entries = 0;   // that name it
+    uint64_t number = 0;  // of lives, in the order in which they came to be known
   };
+  using Lives = std::map<LifeId, Life>;
 
+  Life& LifeOf(LifeId life);
+  static bool IsHarmless(const Life& life) { return life.over && life.reactors.empty() && life.entries == 0; }
   void Add(const Attempt& attempt, std::span<const LifeId> lives);
-  static void AddLives(Entry& entry, std::span<const LifeId> lives);
+  void AddLives(Entry& entry, std::span<const LifeId> lives);
   void MergeClosest();
-  void ForgetHarmless();
+  void FoldOldLives();
+  void ForgetIfHarmless(LifeId life);
   void OpenRetries();
   bool IsObeyed(const Entry& entry) const;
   bool IsOpen(const Entry& entry) const;
@@ -92,8 +103,9 @@ class DoubtLedger {
   uint64_t version_ = 1;  // 0 is a view's that has no table
   uint64_t doubts_ = 0;
   std::vector<Reactor> reactors_;
-  std::vector<Entry> entries_;    // by range.first
-  std::map<LifeId, Life> lives_;  // that ended and are not proved
+  std::vector<Entry> entries_;  // by range.first
+  Lives lives_;                 // that ended and are not proved
+  uint64_t lives_ever_ = 0;
 };
 
 }  // namespace cleat::nvme::host

@@ -46,13 +46,19 @@ void PathSet::SetBreaks(uint32_t place) {
 }
 
 // A mark that is there already is not made longer: commands that were sent before it may be answered for a long time.
-bool PathSet::Refuse(uint32_t place) {
+bool PathSet::Refuse(uint32_t place, Refusal refusal) {
   Standing& standing = standings_[place];
-  if (standing.refused) return false;
+  const bool is_gone = refusal == Refusal::kNamespaceGone && !standing.awaits_look;
+  if (standing.refused && !is_gone) return false;
+  if (!standing.refused) standing.refused_until_ns = 0;
   standing.refused = true;
-  standing.refused_until_ns = 0;
+  standing.awaits_look |= is_gone;
   See();
   return true;
+}
+
+void PathSet::Looked(uint32_t place) {
+  if (std::exchange(standings_[place].awaits_look, false)) See();
 }
 
 void PathSet::Tick(uint64_t now_ns) {
@@ -76,7 +82,8 @@ void PathSet::See() {
   for (uint32_t place = 0; place < kMax; ++place) {
     Standing& standing = standings_[place];
     has_refused_ |= standing.refused;
-    standing.is_open = standing.state != PathState::kUnusable && !standing.breaks && !standing.refused;
+    standing.is_open = standing.state != PathState::kUnusable && !standing.breaks && !standing.refused &&
+                       !standing.awaits_look;
     if (!standing.is_open || standing.state < best) continue;
     if (standing.state > best) candidate_count_ = 0;
     best = standing.state;

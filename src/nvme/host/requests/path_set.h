@@ -4,7 +4,8 @@
 // waits for room gets it with the next completion, and a load that is spread over both kinds would run at the pace of the slower one.
 //
 // A path that refused a command gets none until its pause is over, whatever its state: so a request that every path refuses tries each of
-// them once, and then waits. Time comes in by Tick alone, so that a pause begins with the first Tick after the refusal.
+// them once, and then waits. Time comes in by Tick alone, so that a pause begins with the first Tick after the refusal. Where the refusal
+// says that the namespace is gone the path gets none either until somebody has looked: another namespace may have its number by now.
 //
 // Hot path: Choose, TakesMore, Began, Over. The paths that may be chosen stand in a list that is made anew when one of them changes.
 // Nothing is compared where there is one, which is the usual case.
@@ -51,9 +52,14 @@ class PathSet {
   void SetState(uint32_t place, PathState state);
   // The path gets no command any more, as its end follows.
   void SetBreaks(uint32_t place);
-  // False: it is marked already.
-  bool Refuse(uint32_t place);
+  enum class Refusal : uint8_t { kForNow, kNamespaceGone };
+  // False: it is marked so already.
+  bool Refuse(uint32_t place, Refusal refusal);
+  // What the controller has has been looked at, since the path was refused.
+  void Looked(uint32_t place);
   bool has_refused() const { return has_refused_; }
+  // Whether any path may be used, or might as soon as its refusal is over.
+  bool leads_somewhere() const { return candidate_count_ > 0 || has_refused_; }
   void Tick(uint64_t now_ns);
 
   // The place for a request without commands under way; kNone: it waits.
@@ -81,7 +87,8 @@ class PathSet {
     PathState state = PathState::kUnusable;
     bool breaks = false;  // a command has come back unanswered: its end follows
     bool refused = false;
-    bool is_open = false;  // may be used: it is there, usable, does not break, and is not refused
+    bool awaits_look = false;
+    bool is_open = false;  // may be used: it is there and usable, and none of the above holds
   };
 
   uint32_t ChooseAmong() const;

@@ -146,7 +146,7 @@ void RequestQueue::Completed(LifeId life, uint64_t cookie, const fabrics::Comple
                              uint64_t data_bytes) {
   if (cookie < kForeignCookies) {
     const bool failed = !entry.status().ok();
-    if (failed && IsOfTheHost(entry.status())) [[unlikely]]
+    if (failed && IsOfTheHost(entry.status()) && Writes(*slots_.at(cookie).request)) [[unlikely]]
       return EndFor(life, cookie, entry.status());
     const Slot slot = TakeBack(life, cookie);
     FreeSlot(cookie, Writes(*slot.request));
@@ -255,12 +255,14 @@ void RequestQueue::NoteFailure(Request& request, uint64_t failure) {
 // have been executed in part, before its answer and so before its retry, as after any other error.
 void RequestQueue::NoteStatus(const Slot& slot, const fabrics::CompletionEntry& entry) {
   NoteFailure(*slot.request, kStatus | entry.status_field >> 1);
-  if (IsRefusal(entry.status()) && paths_.Refuse(slot.path)) owner_.PathRefused(paths_[slot.path].life);
+  if (!IsRefusal(entry.status())) return;
+  const auto refusal = IsGone(entry.status()) ? PathSet::Refusal::kNamespaceGone : PathSet::Refusal::kForNow;
+  if (paths_.Refuse(slot.path, refusal)) owner_.PathRefused(paths_[slot.path].life);
 }
 
 // No controller may answer with a code of hosts. One that is a host itself, of the storage behind it, passes on what it has when a path of
-// its own broke: nobody has answered the command, and the storage may execute it later. So the command counts as one that was not answered,
-// and its path ends, as doubt begins with the end of a path.
+// its own broke: nobody has answered the command, and the storage may execute it later. So a command that writes counts as one that was not
+// answered, and its path ends, as doubt begins with the end of a path. Of a read or a flush it is a refusal as others are.
 void RequestQueue::EndFor(LifeId life, uint64_t cookie, Status status) {
   CLEAT_CHECK(cookie < kCommandsMax);
   const uint32_t place = slots_[cookie].path;
@@ -370,6 +372,10 @@ void RequestQueue::Tick(uint64_t now_ns) {
 void RequestQueue::SetInDoubt(const block::InDoubt& rule) {
   fail_after_ns_ = rule.policy == block::InDoubt::Policy::kFailAfter ? rule.fail_after_ns : 0;
   view_.SetAccepts(rule.policy == block::InDoubt::Policy::kAccept);
+  // What was too late for the rule before may not be for this one.
+  for (Request* request = held_.front(); request != nullptr; request = held_.Next(*request)) {
+    if (WordOf(*request, kFailure) == kTooLate) WordOf(*request, kFailure) = 0;
+  }
   TryHeld();
 }
 
@@ -393,13 +399,20 @@ void RequestQueue::TryHeld() {
   NoteHeld(0);
 }
 
-// Those that wait have a time from here on. What fails waits for its answer as long as the guest could overtake its ghost (GiveUp).
+// Requests that wait have a time from here on. What fails waits for its answer as long as the guest could overtake its ghost (GiveUp).
+// Before the first table it is not doubt that a request waits for but the disk, and without a path it is that: neither counts.
 void RequestQueue::AgeHeld(uint64_t now_ns) {
+  const uint64_t passed_ns = now_ns - std::exchange(aged_ns_, now_ns);
   if (held_.empty()) return;
+  const bool counts = view_.has_table() && paths_.leads_somewhere();
   for (Request* request = held_.front(); request != nullptr;) {
     Request* const next = held_.Next(*request);
     uint64_t& since_ns = WordOf(*request, kSinceNs);
-    if (since_ns == 0) since_ns = now_ns;
+    if (since_ns == 0) {
+      since_ns = counts ? now_ns : 0;
+    } else if (!counts) {
+      since_ns += passed_ns;
+    }
     if (IsTooLate(*request, now_ns)) {
       held_.Remove(*request);
       looked_at_.Push(*request);
@@ -418,10 +431,10 @@ void RequestQueue::AgeHeld(uint64_t now_ns) {
   NoteHeld(oldest_ns);
 }
 
-// Before the first table it is not doubt that the request waits for, but the disk.
 bool RequestQueue::IsTooLate(const Request& request, uint64_t now_ns) const {
-  return fail_after_ns_ != 0 && view_.has_table() && WordOf(request, kFailure) == 0 &&
-         now_ns - WordOf(request, kSinceNs) >= fail_after_ns_;
+  const uint64_t since_ns = WordOf(request, kSinceNs);
+  return fail_after_ns_ != 0 && since_ns != 0 && WordOf(request, kFailure) == 0 &&
+         now_ns - since_ns >= fail_after_ns_;
 }
 
 // `since_ns` 0: that of the oldest is what it was, or comes with the next Tick.
@@ -444,6 +457,13 @@ void RequestQueue::SetState(LifeId life, PathState state) {
   const uint32_t place = paths_.PlaceOf(life);
   if (place == PathSet::kNone) return;
   paths_.SetState(place, state);
+  Serve();
+}
+
+void RequestQueue::PathLooked(LifeId life) {
+  const uint32_t place = paths_.PlaceOf(life);
+  if (place == PathSet::kNone) return;
+  paths_.Looked(place);
   Serve();
 }
 

@@ -15,14 +15,11 @@
 // A request that waits for doubt waits without limit, or as the disk's rule says (block/in_doubt.h): it fails after a time, where none has
 // begun before the first table, since what it waits for until then is the disk; or it does not wait.
 //
-// Not here: COMPARE AND WRITE, which the pipeline makes of a read and a write with the range held (block/compare_and_write.h); its write is
-// in doubt, and retried, as any other.
+// Not here: COMPARE AND WRITE, a read and a write with the range held (block/compare_and_write.h); its write is in doubt as any other.
 //
 // Ownership and thread: the disk's channel owns it, on its reactor. Pure: time comes in by Tick, news of paths and of the ledger by calls.
 // Nothing is allocated for a request, with one exception (command_maker.h). May complete requests from within each of its methods;
-// completing one may destroy no queue, and ends no path.
-//
-// Source: NVM Command Set Specification 1.0, 3.2 (commands); docs/nvmeof.md, "Writes in doubt" (when they may go).
+// completing one may destroy no queue, and ends no path. Source: NVM Command Set Specification 1.0, 3.2; docs/nvmeof.md, "Writes in doubt".
 #pragma once
 
 #include <array>
@@ -54,8 +51,8 @@ class RequestQueueOwner {
   virtual void BarrierOver(BarrierEnded ended) = 0;
   // A request in doubt was failed: nobody will retry it (DoubtLedger::Disown).
   virtual void GivenUp(OriginId origin) = 0;
-  // The target says that this path does not lead to the namespace now (status type 3), or that it has none; it gets no command for
-  // kPauseNs. Once for each such pause.
+  // The target says that this path does not lead to the namespace now (status type 3): it gets no command for kPauseNs. Or it says that it
+  // has no such namespace: none until PathLooked either. Once for each time.
   virtual void PathRefused(LifeId life) = 0;
 
  protected:
@@ -70,12 +67,11 @@ class RequestQueue {
   static constexpr uint32_t kCommandsMax = 128;
   static_assert(kCommandsMax <= kDoubtLogShape.attempts);
   static constexpr uint32_t kRequestCommandsMax = 8;
-  // How often a request is tried again when the target says that it may help, and after what pause at least. The pause is also that of a
-  // path that does not lead to the namespace, as the target says: what it refused is tried again without limit.
+  // How often a request is tried again when the target says that it may help, and after what pause at least. A path that does not lead to
+  // the namespace, as the target says, has the same pause; what it refused is tried again without limit.
   static constexpr uint32_t kTriesMax = 5;
-  // How often over each path where controllers have no such namespace: until long after the associations have looked, and know whether to
-  // wait for it.
-  static constexpr uint32_t kGoneTriesMax = 256;
+  // How often over each path where controllers have no such namespace and associations find that they have.
+  static constexpr uint32_t kGoneTriesMax = 32;
   static constexpr uint64_t kPauseNs = 50 * kNsPerMs;
 
   struct Config {
@@ -103,9 +99,11 @@ class RequestQueue {
   void PathReady(LifeId life, fabrics::QueuePair& queue, const PathFormat& format, PathState state);
   // For new commands; those under way stay. Ignored, as SetFormat, for a life that has no path here.
   void SetState(LifeId life, PathState state);
+  // The association has looked at the namespace since PathRefused, and its state and format are told.
+  void PathLooked(LifeId life);
   // The namespace has another size or other limits on it.
   void SetFormat(LifeId life, const PathFormat& format);
-  // An answer that only a host may give (3/70h to 3/7fh) aborts the queue pair, last: all of the path's end may come from within.
+  // An answer to a write that only a host may give (3/70h to 3/7fh) aborts the queue pair, last: the path's whole end may come from within.
   void Completed(LifeId life, uint64_t cookie, const fabrics::CompletionEntry& entry, uint64_t data_bytes);
   void Unanswered(LifeId life, uint64_t cookie, fabrics::Reached reached);
   // Each of its commands has come back, and its socket can send nothing any more; or the life has ended without a queue pair here. Once
@@ -117,8 +115,7 @@ class RequestQueue {
   // ---- The ledger
   // Before the first one no command that writes is sent. Mails the answer, then goes on with what it no longer holds.
   void Adopt(DoubtTable table);
-  // What becomes of requests that wait for doubt, from now on.
-  void SetInDoubt(const block::InDoubt& rule);
+  void SetInDoubt(const block::InDoubt& rule);  // from now on, for what waits too
 
   // ---- Time, at least every kPauseNs while wants_tick(); room for commands may come with it.
   void Tick(uint64_t now_ns);
@@ -143,9 +140,8 @@ class RequestQueue {
     kFailure,   // of the command that failed first: a Failure, perhaps with the status; 0: none has failed
     kTries,     // again, as the target said that it may help; above 32 bits those of MayBeGone
     kOrigin,    // of one that writes
-    kResumeNs = kBegun,  // while it pauses: until when; 0: the next Tick says
-    kSinceNs =
-        kUnderWay,  // while it waits for doubt, with no command under way: since when; 0: the next Tick says
+    kResumeNs = kBegun,    // while it pauses: until when; 0: the next Tick says
+    kSinceNs = kUnderWay,  // while it waits for doubt, without a command under way: since when; 0: likewise
   };
   enum Flag : uint8_t {
     kInDoubt = 1,  // has left a ghost
@@ -236,6 +232,7 @@ class RequestQueue {
   uint64_t requests_ = 0;
   uint64_t in_doubt_ = 0;
   uint64_t fail_after_ns_ = 0;  // 0: what waits for doubt never fails
+  uint64_t aged_ns_ = 0;        // the last AgeHeld's time
   uint32_t block_bytes_ = 0;    // 0: no path yet
 
   RequestLine waiting_;    // for a path with room, a slot, or a list for the next command's data

@@ -439,6 +439,26 @@ TEST(Association, AResizeAndARemovalAreToldAndTheReturn) {
   EXPECT_TRUE(scene.news.info->present);
 }
 
+TEST(Association, ARecheckIsToldThoughNothingHasChanged) {
+  Scene scene;
+  scene.Begin();
+  scene.association.Recheck();
+  scene.Pass(kSecondNs);
+  EXPECT_EQ(std::exchange(scene.news.changed, 0), kLookedAgain);
+  EXPECT_EQ(scene.news.changes, 1U);
+  scene.Pass(kSecondNs);
+  EXPECT_EQ(scene.news.changes, 1U);
+
+  // One that is asked for meanwhile is not done by that which is under way.
+  scene.association.Recheck();
+  scene.StandStill(Association::kTickNs);
+  scene.association.Recheck();
+  scene.target.Serve();
+  EXPECT_EQ(scene.news.changes, 2U);
+  scene.Pass(kSecondNs);
+  EXPECT_EQ(scene.news.changes, 3U);
+}
+
 TEST(Association, AnotherNamespaceInItsPlaceEndsIt) {
   AssociationConfig config = Config();
   config.wanted = {.nsid = 5, .ids = {}};

@@ -230,6 +230,40 @@ TEST_F(Doubt, BeyondItsLimitTheLedgerHoldsMoreAndNeverLess) {
   }
 }
 
+TEST_F(Doubt, WhatWasMergedIsOverOnceAllOfItsLivesAre) {
+  std::vector<Attempt> many;
+  for (uint64_t i = 0; i < kGhostsMax; ++i) many.push_back({.origin = 100 + i, .range = {4 * i, 2}});
+  KillPath(kLife, many);
+  KillPath(kLife + 1, {{.origin = 1, .range = {2, 1}}, {.origin = 2, .range = {6, 1}}});
+  EXPECT_EQ(ledger_.ghosts(), kGhostsMax);
+  ASSERT_TRUE(ledger_.Proved(kLife, Proof::kControllerReset).ok());
+  EXPECT_TRUE(ledger_.HasGhost(kLife + 1));
+  EXPECT_FALSE(ledger_.HasGhost(kLife));
+  ASSERT_TRUE(ledger_.Proved(kLife + 1, Proof::kControllerReset).ok());
+  EXPECT_EQ(ledger_.ghosts(), 0U);
+  EXPECT_TRUE(ledger_.lives().empty());
+}
+
+// As where one write is tried on a path that breaks each time, for days.
+TEST_F(Doubt, BeyondSoManyLivesTheOldestBecomeOneThatOnlyAPersonProves) {
+  for (LifeId life = 1; life <= 4 * kLivesMax; ++life) KillPath(life, {kOld});
+  const std::vector<LifeId> lives = ledger_.lives();
+  EXPECT_LE(lives.size(), kLivesMax);
+  EXPECT_TRUE(ledger_.HasGhost(kManyLives));
+  EXPECT_FALSE(ledger_.HasGhost(1)) << "nobody knows it by itself any more";
+  EXPECT_TRUE(ledger_.HasGhost(4 * kLivesMax));
+  for (const LifeId life : lives) {
+    if (life == kManyLives) continue;
+    EXPECT_TRUE(ledger_.Proved(life, Proof::kControllerReset).ok());
+  }
+  EXPECT_EQ(ledger_.ghosts(), 1U);
+  EXPECT_FALSE(ledger_.Proved(kManyLives, Proof::kControllerReset).ok()) << "it is no controller's";
+  EXPECT_EQ(ledger_.ghosts(), 1U);
+  EXPECT_TRUE(ledger_.Proved(kManyLives, Proof::kOperatorConfirmed).ok());
+  EXPECT_EQ(ledger_.ghosts(), 0U);
+  EXPECT_TRUE(ledger_.lives().empty());
+}
+
 TEST_F(Doubt, ALongGhostIsFoundBehindManyShortOnes) {
   KillPath(kLife, {{.origin = 1, .range = {.first = 0, .blocks = 1000}},
                    {.origin = 1, .range = {.first = 10, .blocks = 1}}});

@@ -19,6 +19,7 @@ using requests_test::FakePair;
 
 constexpr uint64_t kPauseNs = 1000;
 constexpr uint32_t kDepthMax = 4;
+using Refusal = PathSet::Refusal;
 
 TEST(PathSet, WithoutAPathThereIsNone) {
   PathSet set(kPauseNs);
@@ -32,10 +33,10 @@ TEST(PathSet, APauseBeginsWithTheFirstTickAndIsNotMadeLonger) {
   FakePair pair(1);
   set.Add(1, pair, PathState::kNonOptimized);
   EXPECT_EQ(set.Choose(), 0U);
-  EXPECT_TRUE(set.Refuse(0));
+  EXPECT_TRUE(set.Refuse(0, Refusal::kForNow));
   EXPECT_EQ(set.Choose(), PathSet::kNone);
   set.Tick(5000);
-  EXPECT_FALSE(set.Refuse(0));
+  EXPECT_FALSE(set.Refuse(0, Refusal::kForNow));
   set.SetState(0, PathState::kOptimized);
   set.Tick(5000 + kPauseNs - 1);
   EXPECT_EQ(set.Choose(), PathSet::kNone) << "a better state ends no pause";
@@ -43,7 +44,31 @@ TEST(PathSet, APauseBeginsWithTheFirstTickAndIsNotMadeLonger) {
   set.Tick(5000 + kPauseNs);
   EXPECT_EQ(set.Choose(), 0U);
   EXPECT_FALSE(set.has_refused());
-  EXPECT_TRUE(set.Refuse(0)) << "again";
+  EXPECT_TRUE(set.Refuse(0, Refusal::kForNow)) << "again";
+}
+
+TEST(PathSet, APathWithoutTheNamespaceWaitsForALookBesideItsPause) {
+  PathSet set(kPauseNs);
+  FakePair pair(1);
+  set.Add(1, pair, PathState::kOptimized);
+  EXPECT_TRUE(set.Refuse(0, Refusal::kForNow));
+  EXPECT_TRUE(set.Refuse(0, Refusal::kNamespaceGone)) << "somebody has to look";
+  EXPECT_FALSE(set.Refuse(0, Refusal::kNamespaceGone));
+  set.Tick(5000);
+  set.Tick(5000 + kPauseNs);
+  EXPECT_FALSE(set.has_refused());
+  EXPECT_EQ(set.Choose(), PathSet::kNone) << "nobody has looked";
+  set.Looked(0);
+  EXPECT_EQ(set.Choose(), 0U);
+  set.Looked(0);
+  EXPECT_EQ(set.Choose(), 0U);
+
+  EXPECT_TRUE(set.Refuse(0, Refusal::kNamespaceGone)) << "again";
+  set.Looked(0);
+  EXPECT_EQ(set.Choose(), PathSet::kNone) << "it pauses";
+  set.Tick(20000);
+  set.Tick(20000 + kPauseNs);
+  EXPECT_EQ(set.Choose(), 0U);
 }
 
 TEST(PathSet, WhoeverComesNextHasNothingOfTheOneBefore) {
@@ -51,7 +76,7 @@ TEST(PathSet, WhoeverComesNextHasNothingOfTheOneBefore) {
   FakePair first(1);
   FakePair second(2);
   set.Add(1, first, PathState::kOptimized);
-  set.Refuse(0);
+  set.Refuse(0, Refusal::kForNow);
   set.SetBreaks(0);
   set.Remove(0);
   EXPECT_FALSE(set.has_refused());
@@ -126,7 +151,7 @@ class Walk {
         path.state = AnyState();
         return set_.SetState(place, path.state);
       case 1:
-        EXPECT_EQ(set_.Refuse(place), !path.refused);
+        EXPECT_EQ(set_.Refuse(place, Refusal::kForNow), !path.refused);
         path.refused = true;
         return;
       case 2:

@@ -464,6 +464,57 @@ TEST_F(RequestsInDoubt, TheTimeOfAWaitDoesNotCountTheTimeWithoutAPath) {
   EXPECT_TRUE(io.done);
 }
 
+TEST_F(RequestsInDoubt, NorWhileWhatItWaitsForIsInDoubtAllTheTime) {
+  queue_.SetInDoubt(kFailAfterASecond);
+  PutInDoubt();
+  Deliver();
+  Answer(pair_);
+  Io& io = Submit(Op::kWrite, 0, 8);
+  queue_.Tick(2 * kSecond);
+  queue_.Tick(2 * kSecond + kSecond / 2);
+  queue_.SetState(2, PathState::kUnusable);
+  queue_.Tick(100 * kSecond);
+  EXPECT_FALSE(io.done);
+  EXPECT_EQ(waits_.failed, 0U);
+  queue_.SetState(2, PathState::kOptimized);
+  queue_.Tick(100 * kSecond + kSecond / 2 - 1);
+  EXPECT_FALSE(io.done) << "half of its time had gone by before";
+  queue_.Tick(100 * kSecond + kSecond / 2);
+  EXPECT_TRUE(io.done);
+}
+
+TEST_F(RequestsInDoubt, NorTheTimeBeforeTheFirstTableThoughThatHasWhatItWaitsFor) {
+  queue_.SetInDoubt(kFailAfterASecond);
+  constexpr LifeId kBefore = 9;
+  constexpr BlockRange kRange{.first = 0, .blocks = 8};
+  ledger_.Doubt({&kBefore, 1}, {&kRange, 1});
+  queue_.PathReady(2, pair_, MakeFormat(), PathState::kOptimized);
+  Io& io = Submit(Op::kWrite, 0, 8);
+  queue_.Tick(kSecond);
+  queue_.Tick(100 * kSecond);
+  Deliver();
+  queue_.Tick(100 * kSecond + 1);
+  EXPECT_FALSE(io.done);
+  queue_.Tick(101 * kSecond);
+  EXPECT_FALSE(io.done);
+  queue_.Tick(101 * kSecond + 1);
+  EXPECT_TRUE(io.done);
+}
+
+TEST_F(RequestsInDoubt, WhatIsTooLateForARuleGoesOnUnderTheNextOne) {
+  queue_.SetInDoubt(kFailAfterASecond);
+  Io& io = PutInDoubt();
+  queue_.Tick(kSecond);
+  queue_.Tick(3 * kSecond);
+  EXPECT_FALSE(io.done) << "nobody obeys its ghost yet";
+  queue_.SetInDoubt({});
+  Deliver();
+  ASSERT_FALSE(io.done);
+  ASSERT_EQ(pair_.sent.size(), 1U) << "it is tried again";
+  Answer(pair_);
+  EXPECT_EQ(io.status, IoStatus::kOk);
+}
+
 TEST_F(RequestsInDoubt, ARuleThatHoldsAgainFailsNothingMore) {
   PutInDoubt();
   Deliver();

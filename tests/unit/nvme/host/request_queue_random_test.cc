@@ -504,8 +504,9 @@ Seen RunSeeds(bool overlapping, block::InDoubt::Policy policy, uint64_t seeds = 
     seen.undone += world.undone();
   }
   const uint64_t enough = seeds / 2;
-  if (policy != block::InDoubt::Policy::kAccept)
+  if (policy != block::InDoubt::Policy::kAccept) {
     EXPECT_GT(late, enough) << "the schedules have what they are about";
+  }
   EXPECT_GT(refusals, enough);
   EXPECT_GT(passed_over, enough);
   return seen;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "control/validate/update_mask.h"
+#include "control/state/writes/update_mask.h"
 
 #include <fmt/format.h>
 
