@@ -244,6 +244,8 @@ TEST_F(RequestsOnPaths, ANamespaceThatIsGoneIsARefusalAndAnErrorOnlyWhereThatIsA
   for (uint32_t i = 0; i <= RequestQueue::kGoneTriesMax; ++i) WaitForPause();
   EXPECT_FALSE(waits.done);
   queue_.SetState(1, kOptimized);
+  EXPECT_TRUE(a_.sent.empty());
+  queue_.PathLooked(1);
   Answer(a_);
   EXPECT_EQ(waits.status, IoStatus::kOk);
 
