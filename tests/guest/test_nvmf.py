@@ -65,7 +65,7 @@ class NvmfTest(SharedBenchTest):
     def test_2_a_disk_outlives_its_target(self):
         status, output = self.run_program("--gtest_filter=Disk.*")
         self.assertEqual(status, 0, output)
-        self.assertIn("[  PASSED  ] 1 test", output)
+        self.assertIn("[  PASSED  ] 2 tests", output)
 
     # ---- As cleatd's disk
 

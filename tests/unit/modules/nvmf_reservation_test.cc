@@ -63,9 +63,9 @@ class NvmfReservation : public testing::Test {
   // A write that the target has, and does not answer, as its path breaks.
   void LeaveInDoubt(TestDisk& disk, OneWrite& write) {
     rig_.target.faults.mute_writes = true;
-    const uint32_t before = rig_.target.counts.io_commands;
+    const uint32_t before = rig_.target.counts.muted;
     write.Start(disk);
-    rig_.Until([&] { return rig_.target.counts.io_commands > before; });
+    rig_.Until([&] { return rig_.target.counts.muted > before; });
     rig_.target.faults.mute_writes = false;
     rig_.target.CutAll();
   }
@@ -181,10 +181,10 @@ TEST_F(NvmfReservation, WhatAKilledEngineLeftIsProvedOverForTheNextOne) {
     ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
     auto disk = rig_.Channel();
     rig_.target.faults.mute_writes = true;
-    const uint32_t before = rig_.target.counts.io_commands;
+    const uint32_t before = rig_.target.counts.muted;
     OneWrite write(8192, 4096, 1);
     write.Start(*disk);
-    rig_.Until([&] { return rig_.target.counts.io_commands > before; });
+    rig_.Until([&] { return rig_.target.counts.muted > before; });
     left = log.Copy();
     rig_.target.Reservations([&](const ReservationTarget& reservations) { known = reservations; });
     rig_.target.faults.mute_writes = false;

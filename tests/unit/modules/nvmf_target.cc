@@ -214,7 +214,10 @@ struct NvmfTarget::Session {
     ++target.counts.io_commands;
     if (target.faults.cut_io.exchange(false)) return false;
     const bool is_write = entry[0] != 0x00 && entry[0] != 0x02;
-    if (target.faults.mute_io || (target.faults.mute_writes && is_write)) return true;
+    if (target.faults.mute_io || (target.faults.mute_writes && is_write)) {
+      ++target.counts.muted;
+      return true;
+    }
     return Io(entry, data);
   }
 

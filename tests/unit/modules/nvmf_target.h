@@ -84,7 +84,9 @@ class NvmfTarget {
     std::atomic<uint32_t> admin_queues{0};  // connected
     std::atomic<uint32_t> io_queues{0};
     std::atomic<uint32_t> io_commands{0};  // received
-    std::atomic<uint32_t> reads{0};        // executed
+    std::atomic<uint32_t> muted{
+        0};  // received, and neither executed nor answered (Faults::mute_io, mute_writes)
+    std::atomic<uint32_t> reads{0};  // executed
     std::atomic<uint32_t> writes{0};
     std::atomic<uint32_t> r2t_writes{0};
     std::atomic<uint32_t> zeroes{0};
