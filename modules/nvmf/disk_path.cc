@@ -93,7 +93,8 @@ IoQueueId DiskPath::IdFor(uint16_t queue) const {
           .controller_id = info_->controller_id,
           .queue_id = queue,
           .entries = QueueEntries(*info_),
-          .in_capsule_bytes = info_->fabrics.in_capsule_bytes};
+          .in_capsule_bytes = info_->fabrics.in_capsule_bytes,
+          .kato_ms = info_->kato_ms};
 }
 
 IoQueuePlan DiskPath::PlanFor(uint16_t queue) const {

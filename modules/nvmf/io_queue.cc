@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/nvmf/io_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace cleat::modules {
@@ -16,6 +17,7 @@ nvme::host::QueueLoginConfig LoginConfigOf(const IoQueueTarget& target, const Io
   config.controller_id = id.controller_id;
   config.queue_id = id.queue_id;
   config.entries = id.entries;
+  config.kato_ms = id.kato_ms;
   config.timeout_ns = IoQueue::kLoginTimeoutNs;
   return config;
 }
@@ -39,9 +41,10 @@ std::string IoQueue::NameOf(const IoQueueTarget& target, const IoQueueId& id) {
 
 IoQueue::IoQueue(const IoQueueTarget& target, const IoQueueId& id, Reactor& reactor)
     : reactor_(reactor),
-      name_(NameOf(target, id)),
       in_capsule_bytes_(id.in_capsule_bytes),
-      arithmetic_(target.arithmetic, reactor, [this](const Status& status) { Computed(status); }),
+      arithmetic_(
+          target.arithmetic, {target.subsystem_nqn, target.paths.at(id.path).who}, reactor,
+          [this] { Computed(); }, id.place),
       login_(LoginConfigOf(target, id, arithmetic_.ChapWith(target.chap))),
       tcp_(TcpOptionsOf(target, id), reactor, *this) {}
 
@@ -49,9 +52,17 @@ void IoQueue::CheckOverdue() {
   if (const auto overdue = login_.Overdue(reactor_.now_ns())) tcp_.Abort(*overdue);
 }
 
-void IoQueue::Computed(const Status& status) {
-  if (status) return login_.Computed(tcp_, reactor_.now_ns());
-  tcp_.Abort({status.error().code, name_ + ": " + status.error().message});
+void IoQueue::Computed() {
+  login_.Computed(tcp_, reactor_.now_ns());
+}
+
+void IoQueue::EndLogin(const Error& reason) {
+  if (reason.code == ErrorCode::kCancelled) return arithmetic_.Cancel();
+  arithmetic_.Lose();
+}
+
+uint64_t IoQueue::PauseNs() const {
+  return std::max(kConnectPauseNs, arithmetic_.PauseNs());
 }
 
 void IoQueue::Connected() {
@@ -62,6 +73,7 @@ bool IoQueue::TakeLogin(uint64_t cookie, const nvme::fabrics::CompletionEntry& e
   const auto ready = login_.Take(tcp_, cookie, entry, data_bytes, reactor_.now_ns());
   if (!ready) tcp_.Abort(ready.error());
   if (!ready || !*ready) return false;
+  arithmetic_.Succeed();
   tcp_.set_in_capsule_bytes(in_capsule_bytes_);
   return true;
 }

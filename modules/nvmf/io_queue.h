@@ -20,7 +20,6 @@
 #include "nvme/fabrics/queue_pair.h"
 #include "nvme/host/doubt/doubt.h"
 #include "nvme/host/queue_login.h"
-#include "reactor/blocking.h"
 #include "reactor/reactor.h"
 
 namespace cleat::modules {
@@ -37,7 +36,7 @@ struct IoQueueTarget {
   std::string host_nqn;
   std::string subsystem_nqn;
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;  // nullptr: none
-  BlockingPool* arithmetic = nullptr;                   // nullptr only without these
+  LoginLine* arithmetic = nullptr;                      // nullptr only without these
 };
 
 // Of one queue.
@@ -49,13 +48,15 @@ struct IoQueueId {
   uint16_t queue_id = 0;
   uint32_t entries = 0;  // one more than commands under way
   uint32_t in_capsule_bytes = 0;
+  uint32_t kato_ms = 0;  // of the life's association
+  LoginPlace place = 0;  // of an earlier try, in the line of those that log in
 };
 
 class IoQueue : public nvme::fabrics::QueuePairOwner {
  public:
   static constexpr uint64_t kConnectTimeoutNs = 10 * kNsPerSecond;
   static constexpr uint64_t kLoginTimeoutNs = 10 * kNsPerSecond;
-  // How often a queue is connected within a life, and after what pause, before the life counts as broken: a target may still hold the
+  // How often a queue is connected within a life, and after what pause at least, before the life counts as broken: a target may still hold the
   // identifier of a queue whose connection was reset. A target that lets this host not in is left at once.
   static constexpr uint32_t kConnectTriesMax = 5;
   static constexpr uint64_t kConnectPauseNs = 100 * kNsPerMs;
@@ -76,6 +77,12 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
   bool ended() const { return tcp_.ended(); }
   TcpQueue& tcp() { return tcp_; }
 
+  // ---- Once it has ended, and was never ready: for the next try
+  // This host had not come to compute its answer: that was no failed try, and the next one keeps the place.
+  bool ended_in_line() const { return arithmetic_.ended_in_line(); }
+  LoginPlace place() const { return arithmetic_.place(); }
+  uint64_t PauseNs() const;
+
  protected:
   ~IoQueue() = default;
 
@@ -83,14 +90,13 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
   // A completion of the login's; true: the queue is ready now. It may have ended within.
   bool TakeLogin(uint64_t cookie, const nvme::fabrics::CompletionEntry& entry, uint64_t data_bytes);
   // Of Ended, first.
-  void CancelLogin() { arithmetic_.Cancel(); }
+  void EndLogin(const Error& reason);
 
  private:
   void Connected() final;
-  void Computed(const Status& status);
+  void Computed();
 
   Reactor& reactor_;
-  const std::string name_;
   const uint32_t in_capsule_bytes_;
   LoginArithmetic arithmetic_;
   nvme::host::QueueLogin login_;

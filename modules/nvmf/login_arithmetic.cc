@@ -3,6 +3,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -36,9 +37,9 @@ struct LoginArithmetic::Job {
   LoginArithmetic* arithmetic;  // of the reactor's thread; both nullptr once nobody waits
 };
 
-LoginArithmetic::LoginArithmetic(BlockingPool* pool, Reactor& reactor,
-                                 std::function<void(const Status&)> done, uint64_t wait_max_ns)
-    : pool_(pool), reactor_(reactor), done_(std::move(done)), wait_max_ns_(wait_max_ns) {}
+LoginArithmetic::LoginArithmetic(LoginLine* line, LoginNames names, Reactor& reactor,
+                                 std::function<void()> done, LoginPlace place)
+    : line_(line), names_(std::move(names)), reactor_(reactor), done_(std::move(done)), place_(place) {}
 
 LoginArithmetic::~LoginArithmetic() {
   Cancel();
@@ -47,7 +48,7 @@ LoginArithmetic::~LoginArithmetic() {
 nvme::host::HostChap LoginArithmetic::ChapWith(std::shared_ptr<const nvme::auth::ChapSecrets> secrets) {
   nvme::host::HostChap chap;
   if (secrets == nullptr) return chap;
-  CLEAT_CHECK(pool_ != nullptr);
+  CLEAT_CHECK(line_ != nullptr);
   chap.secrets = std::move(secrets);
   chap.random = DrawBytes;
   chap.compute = [this](const std::shared_ptr<Authentication>& authentication) { Begin(authentication); };
@@ -55,37 +56,56 @@ nvme::host::HostChap LoginArithmetic::ChapWith(std::shared_ptr<const nvme::auth:
 }
 
 void LoginArithmetic::Begin(const std::shared_ptr<Authentication>& authentication) {
-  CLEAT_CHECK(job_ == nullptr);
+  CLEAT_CHECK(job_ == nullptr && !computed_);
   job_ = std::make_shared<Job>(*this);
-  const MonotonicClock clock;
-  const uint64_t late_ns = clock.NowNs() + wait_max_ns_;
-  pool_->Post([job = job_, weak = std::weak_ptr(authentication), clock, late_ns] {
+  place_ = line_->Enter(names_.subsystem, place_, [job = job_, weak = std::weak_ptr(authentication)] {
     const auto held = weak.lock();
     if (held == nullptr || !job->is_awaited()) return;
-    const bool is_late = clock.NowNs() >= late_ns;
-    if (!is_late) held->Compute();
+    held->Compute();
     const MutexLock lock(job->mutex);
-    if (job->reactor != nullptr) job->reactor->PostCall([job, is_late] { Tell(*job, is_late); });
+    if (job->reactor != nullptr) job->reactor->PostCall([job] { Tell(*job); });
   });
 }
 
-void LoginArithmetic::Tell(const Job& job, bool is_late) {
+void LoginArithmetic::Tell(const Job& job) {
   LoginArithmetic* const self = job.arithmetic;
   if (self == nullptr) return;
   self->job_ = nullptr;
-  self->done_(
-      is_late ? Status(Error(ErrorCode::kUnavailable,
-                             "this host has more queues to authenticate than it can compute answers for at "
-                             "once; it is tried again"))
-              : Status(Ok{}));
+  self->place_ = 0;
+  self->computed_ = true;
+  self->done_();
+}
+
+bool LoginArithmetic::End() {
+  ended_in_line_ = false;
+  const std::shared_ptr<Job> job = std::move(job_);
+  if (job == nullptr) return std::exchange(computed_, false);
+  job->arithmetic = nullptr;
+  {
+    const MutexLock lock(job->mutex);
+    job->reactor = nullptr;
+  }
+  ended_in_line_ = line_->Leave(names_.subsystem, place_);
+  if (!ended_in_line_) place_ = 0;
+  return !ended_in_line_;
+}
+
+void LoginArithmetic::Succeed() {
+  CLEAT_CHECK(job_ == nullptr);
+  if (End()) line_->Succeeded(names_.path);
+}
+
+void LoginArithmetic::Lose() {
+  if (End()) line_->Failed(names_.path);
 }
 
 void LoginArithmetic::Cancel() {
-  const std::shared_ptr<Job> job = std::move(job_);
-  if (job == nullptr) return;
-  job->arithmetic = nullptr;
-  const MutexLock lock(job->mutex);
-  job->reactor = nullptr;
+  (void)End();
+}
+
+uint64_t LoginArithmetic::PauseNs() const {
+  const uint64_t turn_ns = ended_in_line_ ? LoginLine::kTurnPauseNs : 0;
+  return line_ == nullptr ? 0 : std::max(turn_ns, line_->PauseNs(names_.path));
 }
 
 }  // namespace cleat::modules

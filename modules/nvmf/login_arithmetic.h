@@ -1,52 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of one queue's authentication, on a thread that may be busy with it (0.1 s at most): a reactor never is. Many queues share
-// the pool's few threads, and wait for one another there and nowhere else. What has waited for kWaitMaxNs does not begin any more: its target
-// would soon give the queue up, and by computing answers just too late the threads would let no queue in at all.
+// The arithmetic of one queue's authentication, on a thread that may be busy with it (0.1 s at most): a reactor never is. All queues of a
+// process stand in one line for the few threads (login_line.h).
 //
 // Ownership and thread: whoever has the queue owns this beside its login (nvme/host/queue_login.h), on the queue's reactor; both may go while
-// the arithmetic runs. It then runs to its end on memory of its own, and nobody hears of it. The pool outlives all of them.
+// the arithmetic runs. It then runs to its end on memory of its own, and nobody hears of it. The line outlives all of them.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
-#include "base/clock.h"
-#include "base/result.h"
+#include "modules/nvmf/login_line.h"
 #include "nvme/auth/authentication.h"
 #include "nvme/host/queue_login.h"
-#include "reactor/blocking.h"
 #include "reactor/reactor.h"
 
 namespace cleat::modules {
 
+// As whose login the line has it.
+struct LoginNames {
+  std::string subsystem;  // its NQN
+  std::string path;       // "subsystems/a at 10.0.0.1:4420"
+};
+
 class LoginArithmetic {
  public:
-  static constexpr uint64_t kWaitMaxNs = 3 * kNsPerSecond;
-
-  // `pool` is nullptr only where no secrets are configured. `done` is called on `reactor` when what a login needs was computed, or with an
-  // error when it won't be.
-  LoginArithmetic(BlockingPool* pool, Reactor& reactor, std::function<void(const Status&)> done,
-                  uint64_t wait_max_ns = kWaitMaxNs);
+  // `line` is nullptr only where no secrets are configured. `done` is called on `reactor` when what a login needs was computed. `place`: of an
+  // earlier try of the same queue, which has not come to its turn.
+  LoginArithmetic(LoginLine* line, LoginNames names, Reactor& reactor, std::function<void()> done,
+                  LoginPlace place = 0);
   ~LoginArithmetic();
   LoginArithmetic(const LoginArithmetic&) = delete;
   LoginArithmetic& operator=(const LoginArithmetic&) = delete;
 
   // What a login with these secrets needs, done here. nullptr: none are configured.
   nvme::host::HostChap ChapWith(std::shared_ptr<const nvme::auth::ChapSecrets> secrets);
-  // What has begun is not waited for any more; what has not begun yet is left out.
+
+  // How the login has ended, of which there may be a next one here: the queue is in use, its connection was lost, or nobody wants it. What has
+  // begun runs to its end, and what has not is left out.
+  void Succeed();
+  void Lose();
   void Cancel();
+
+  // Lost or cancelled while it was in the line: this host had no turn for it, and the target is not to blame. place() is kept for the next try.
+  bool ended_in_line() const { return ended_in_line_; }
+  LoginPlace place() const { return place_; }
+  // The least pause before the path's next try, after Lose.
+  uint64_t PauseNs() const;
 
  private:
   struct Job;
   void Begin(const std::shared_ptr<nvme::auth::Authentication>& authentication);
-  static void Tell(const Job& job, bool is_late);
+  static void Tell(const Job& job);
+  // True: it was computed, or its turn had come.
+  bool End();
 
-  BlockingPool* const pool_;
+  LoginLine* const line_;
+  const LoginNames names_;
   Reactor& reactor_;
-  const std::function<void(const Status&)> done_;
-  const uint64_t wait_max_ns_;
+  const std::function<void()> done_;
+  LoginPlace place_;
   std::shared_ptr<Job> job_;  // nullptr: nobody waits
+  bool computed_ = false;     // for a login that has not ended yet
+  bool ended_in_line_ = false;
 };
 
 }  // namespace cleat::modules

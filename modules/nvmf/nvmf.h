@@ -16,11 +16,11 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "block/device.h"
+#include "modules/nvmf/login_line.h"
 #include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/doubt/doubt.h"
 #include "nvme/tls/psk.h"
-#include "reactor/blocking.h"
 #include "reactor/task.h"
 
 namespace cleat::modules {
@@ -69,9 +69,9 @@ struct NvmfOptions {
   // Not 0: the disk takes part in a reservation of its namespace, which keeps all other hosts from writing. Of this disk on this host, and
   // of nobody else for ever (nvme/host/reservation/reservation.h). Each life is a host of its own to the target then.
   uint64_t reservation_family = 0;
-  // For the arithmetic of authentication, which many disks share: a few threads, where no reactor runs. It outlives the disk. nullptr only
+  // For the arithmetic of authentication, which many disks share (login_line.h). It outlives the disk. nullptr only
   // where the subsystem has no secrets.
-  BlockingPool* arithmetic = nullptr;
+  LoginLine* arithmetic = nullptr;
   // Within which OpenNvmf has to have found the namespace.
   uint64_t open_timeout_ns = 15 * kNsPerSecond;
 };

@@ -35,7 +35,7 @@ void NvmfChannel::Queue::Unanswered(uint64_t cookie, Reached reached) {
 }
 
 void NvmfChannel::Queue::Ended(const Error& reason) {
-  CancelLogin();
+  EndLogin(reason);
   channel_.QueueEnded(path_, reason);
 }
 
@@ -182,8 +182,10 @@ void NvmfChannel::QueueEnded(uint32_t path, const Error& reason) {
   if (closing_ || lives_[path]->is_over) return;
   Life& life = *lives_[path];
   const bool is_refused = reason.code == ErrorCode::kPermissionDenied;
+  if (life.queue->ended_in_line()) --life.tries;
   if (!life.queue->ready() && !is_refused && life.tries < IoQueue::kConnectTriesMax) {
-    life.try_at_ns = reactor_.now_ns() + IoQueue::kConnectPauseNs;
+    life.plan.id.place = life.queue->place();
+    life.try_at_ns = reactor_.now_ns() + life.queue->PauseNs();
     return ArmTick();
   }
   life.is_over = true;

@@ -132,8 +132,6 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
     void Ended(const Error& reason) override;
 
    private:
-    void Computed(const Status& status);
-
     NvmfChannel& channel_;
     const uint32_t path_;
     const nvme::host::LifeId life_;

@@ -24,13 +24,15 @@ NvmfPath::NvmfPath(NvmfPathConfig config, Reactor& reactor, NvmfPathOwner& owner
     : config_(std::move(config)),
       reactor_(reactor),
       owner_(owner),
-      arithmetic_(config_.arithmetic, reactor, [this](const Status& status) { Computed(status); }) {}
+      arithmetic_(config_.arithmetic, {config_.association.subsystem_nqn, config_.association.who}, reactor,
+                  [this] { association_->Computed(); }) {}
 
 // The owner is going: nobody is told any more.
 NvmfPath::~NvmfPath() {
   over_ = ending_ = true;
   if (admin_ != nullptr && !admin_->ended())
     admin_->Abort({ErrorCode::kCancelled, config_.association.who + ": the disk is not used any more"});
+  if (config_.arithmetic != nullptr) config_.arithmetic->Forget(config_.association.who);
 }
 
 void NvmfPath::Start() {
@@ -41,6 +43,7 @@ void NvmfPath::Start() {
 void NvmfPath::Try() {
   gone_ = false;
   live_since_ns_ = 0;
+  ended_in_line_ = false;
   break_reason_.reset();
   nvme::host::AssociationConfig association = config_.association;
   association.life = DrawLife();
@@ -75,11 +78,6 @@ void NvmfPath::StepAt(uint64_t at_ns) {
   reactor_.AddTimer(step_, at_ns);
 }
 
-void NvmfPath::Computed(const Status& status) {
-  if (status) return association_->Computed();
-  Break(association_->life(), {status.error().code, config_.association.who + ": " + status.error().message});
-}
-
 void NvmfPath::Step() {
   if (break_reason_ && association_ != nullptr) {
     const Error reason = *std::exchange(break_reason_, std::nullopt);
@@ -102,14 +100,13 @@ void NvmfPath::Step() {
 }
 
 void NvmfPath::PlanNextTry() {
-  uint64_t pause_ns = 0;
+  uint64_t most_ns = arithmetic_.PauseNs();
   if (failures_ > 0) {
     constexpr uint32_t kDoublingsMax = 10;
-    const uint64_t most_ns = std::min(kPauseMinNs << std::min(failures_ - 1, kDoublingsMax), kPauseMaxNs);
-    pause_ns = reactor_.random().Between(most_ns / 2, most_ns);
+    most_ns = std::max(most_ns, std::min(kPauseMinNs << std::min(failures_ - 1, kDoublingsMax), kPauseMaxNs));
   }
-  ++failures_;
-  try_at_ns_ = reactor_.now_ns() + pause_ns;
+  if (!ended_in_line_) ++failures_;
+  try_at_ns_ = reactor_.now_ns() + reactor_.random().Between(most_ns / 2, most_ns);
   StepAt(try_at_ns_);
 }
 
@@ -146,6 +143,7 @@ void NvmfPath::End(bool shutdown) {
 
 void NvmfPath::Live(uint64_t life, const AssociationInfo& info) {
   if (ending_) return;
+  arithmetic_.Succeed();
   live_since_ns_ = std::max<uint64_t>(reactor_.now_ns(), 1);
   io_in_use_ = true;
   owner_.PathLive(life, info);
@@ -157,12 +155,24 @@ void NvmfPath::Changed(uint64_t life, uint32_t changed, const AssociationInfo& i
 
 void NvmfPath::Lost(uint64_t life, const Error& reason) {
   if (ending_) return;
-  if (live_since_ns_ == 0) {
+  if (live_since_ns_ == 0) return LoginLost(reason);
+  if (reactor_.now_ns() - live_since_ns_ >= kSteadyNs) failures_ = 0;
+  owner_.PathLost(life, reason);
+}
+
+// A target that has closed the connection meanwhile says nothing of why.
+void NvmfPath::LoginLost(const Error& reason) {
+  arithmetic_.Lose();
+  ended_in_line_ = arithmetic_.ended_in_line();
+  if (!ended_in_line_) {
     failures_ = std::max(failures_, 1U);
     return owner_.TryFailed(reason);
   }
-  if (reactor_.now_ns() - live_since_ns_ >= kSteadyNs) failures_ = 0;
-  owner_.PathLost(life, reason);
+  owner_.TryFailed(
+      {ErrorCode::kUnavailable,
+       reason.message +
+           "; this host has more queues to authenticate than it can compute answers for at once, "
+           "and this one waits for its turn: it is tried again"});
 }
 
 void NvmfPath::Gone(uint64_t /*life*/) {

@@ -34,7 +34,7 @@ struct NvmfPathConfig {
   nvme::fabrics::TransportAddress address;
   nvme::tcp::Digests digests;
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
-  BlockingPool* arithmetic = nullptr;
+  LoginLine* arithmetic = nullptr;
   uint64_t reservation_family = 0;  // 0: none
   TlsNames tls;
 };
@@ -62,7 +62,8 @@ class NvmfPathOwner {
 class NvmfPath final : private nvme::host::AssociationOwner {
  public:
   // The first try after a loss comes at once; after it the pauses double from the least to the greatest. Each is drawn from its upper half,
-  // so that a target's hosts do not all come at once.
+  // so that a target's hosts do not all come at once. Logins that come to nothing make them longer (login_line.h); a try that ended as this
+  // host had too much to compute does not.
   static constexpr uint64_t kPauseMinNs = 100 * kNsPerMs;
   static constexpr uint64_t kPauseMaxNs = 5 * kNsPerSecond;
   // A life that has lasted so long was no failed try: the pauses begin anew.
@@ -108,10 +109,10 @@ class NvmfPath final : private nvme::host::AssociationOwner {
 
   void Try();
   void Tick();
-  void Computed(const Status& status);
   void Step();
   void StepAt(uint64_t at_ns);
   void PlanNextTry();
+  void LoginLost(const Error& reason);
 
   const NvmfPathConfig config_;
   Reactor& reactor_;
@@ -119,8 +120,9 @@ class NvmfPath final : private nvme::host::AssociationOwner {
   LoginArithmetic arithmetic_;
   std::unique_ptr<nvme::host::Association> association_;  // outlives the queue, whose owner it is
   std::unique_ptr<TcpQueue> admin_;
-  bool gone_ = false;       // the association and its queue are over, and can be destroyed
-  bool io_in_use_ = false;  // from PathLive to IoEnded
+  bool gone_ = false;           // the association and its queue are over, and can be destroyed
+  bool io_in_use_ = false;      // from PathLive to IoEnded
+  bool ended_in_line_ = false;  // the last try: see LoginArithmetic
   bool ending_ = false;
   bool over_ = false;           // PathOver was called
   uint64_t live_since_ns_ = 0;  // 0: this life was never live

@@ -31,7 +31,7 @@ void PathReservation::Queue::Unanswered(uint64_t cookie, nvme::fabrics::Reached 
 }
 
 void PathReservation::Queue::Ended(const Error& reason) {
-  CancelLogin();
+  EndLogin(reason);
   reservation_.QueueEnded(reason);
 }
 
@@ -146,8 +146,10 @@ void PathReservation::QueueReady() {
 // Within a callback of the queue, which is destroyed later.
 void PathReservation::QueueEnded(const Error& reason) {
   if (waits_) {
+    if (queue_->ended_in_line()) --tries_;
     if (reason.code != ErrorCode::kPermissionDenied && tries_ < IoQueue::kConnectTriesMax) {
-      try_at_ns_ = control_.now_ns() + IoQueue::kConnectPauseNs;
+      queue_id_.place = queue_->place();
+      try_at_ns_ = control_.now_ns() + queue_->PauseNs();
       return Wake();
     }
     is_lost_ = true;

@@ -97,7 +97,7 @@ class PathReservation final : private nvme::host::ReservationOwner {
   void QueueEnded(const Error& reason);
 
   const IoQueueTarget& target_;
-  const IoQueueId queue_id_;
+  IoQueueId queue_id_;
   Reactor& control_;
   PathReservationOwner& owner_;
   nvme::host::Reservation reservation_;

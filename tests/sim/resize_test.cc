@@ -79,8 +79,9 @@ class ResizeTest : public testing::Test {
   keys::Keyring keyring_;
   engine::PathGuard paths_;
   engine::CephDisks ceph_{{world_.control(), clusters_, keyring_, world_.blocking(), paths_}, "engine-0", {}};
-  engine::ModuleDiskFactory disks_{memories_,         uring_, crypto_, keyring_, world_.blocking(),
-                                   world_.blocking(), ceph_,  paths_};
+  modules::LoginLine logins_{0};
+  engine::ModuleDiskFactory disks_{memories_,         uring_,  crypto_, keyring_,
+                                   world_.blocking(), logins_, ceph_,   paths_};
   engine::Engine engine_{
       {world_.control(), world_.io_reactors(), disks_, network_, memories_, groups_, clusters_, nullptr}};
 };

@@ -15,8 +15,8 @@ class ModuleDiskFactory final : public DiskFactory {
  public:
   // All of it outlives the factory and the disks.
   ModuleDiskFactory(MemoryStore& memories, modules::UringHub& uring, const modules::CryptoHub& crypto,
-                    keys::Keyring& keyring, BlockingPool& blocking, BlockingPool& arithmetic, CephDisks& ceph,
-                    const PathGuard& paths)
+                    keys::Keyring& keyring, BlockingPool& blocking, modules::LoginLine& arithmetic,
+                    CephDisks& ceph, const PathGuard& paths)
       : parts_{memories, uring, blocking, arithmetic, ceph, paths, keyring}, crypto_(crypto) {}
 
   Task<Result<OpenDisk>> Open(const DiskSpec& disk, block::AccessMode mode, std::shared_ptr<qos::Group> group,

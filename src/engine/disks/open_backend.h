@@ -12,6 +12,7 @@
 #include "engine/protocol/spec.h"
 #include "engine/stores/memory_store.h"
 #include "keys/keyring.h"
+#include "modules/nvmf/login_line.h"
 #include "modules/uring/uring_hub.h"
 #include "reactor/blocking.h"
 #include "reactor/task.h"
@@ -23,7 +24,7 @@ struct BackendParts {
   MemoryStore& memories;
   modules::UringHub& uring;
   BlockingPool& blocking;
-  BlockingPool& arithmetic;  // of authentication: a few threads that wait for nobody
+  modules::LoginLine& arithmetic;  // of authentication: a few threads that wait for nobody
   CephDisks& ceph;
   const PathGuard& paths;
   keys::Keyring& keyring;

@@ -27,6 +27,7 @@
 #include "engine/process/watchdog.h"
 #include "keys/kek_file.h"
 #include "keys/keyring.h"
+#include "modules/nvmf/login_line.h"
 #include "reactor/blocking.h"
 #include "reactor/stall_breaker.h"
 #include "vhost/library.h"
@@ -182,7 +183,7 @@ class Process {
   BlockingPool storage_{kStorageThreadsMax};
   BlockingPool mapping_{kMappingThreadsMax};
   BlockingPool reading_{kReadingThreadsMax};
-  BlockingPool arithmetic_{kArithmeticThreadsMax};
+  modules::LoginLine arithmetic_{kArithmeticThreadsMax};
   DescriptorBudget descriptors_ = DescriptorBudget::OfProcess();
   MemoryStore memories_;
   GroupStore groups_{control_};

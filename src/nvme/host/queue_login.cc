@@ -32,8 +32,10 @@ void QueueLogin::Begin(QueuePair& queue, uint64_t now_ns) {
   CLEAT_CHECK(state_ == State::kIdle);
   state_ = State::kConnect;
   deadline_ns_ = now_ns + config_.timeout_ns;
+  // An I/O queue has its association's, and says nothing of it.
+  const uint32_t kato_ms = config_.queue_id == 0 ? config_.kato_ms : 0;
   queue.Submit({.entry = fabrics::EntryOf(fabrics::Connect(
-                    {.queue_id = config_.queue_id, .entries = config_.entries, .kato_ms = config_.kato_ms})),
+                    {.queue_id = config_.queue_id, .entries = config_.entries, .kato_ms = kato_ms})),
                 .to_target = {&segment_, 1},
                 .from_target = {},
                 .cookie = kConnectCookie});
@@ -115,7 +117,7 @@ Result<bool> QueueLogin::TakeAuthentication(QueuePair& queue, const CompletionEn
   if (*progress == auth::Progress::kCompute) {
     state_ = State::kCompute;
     left_ns_ = deadline_ns_ - std::min(deadline_ns_, now_ns);
-    deadline_ns_ = now_ns + kComputeTimeoutNs;
+    deadline_ns_ = now_ns + ComputeTimeoutNs();
     config_.chap.compute(authentication_);
   }
   if (*progress != auth::Progress::kDone) return false;
@@ -142,6 +144,11 @@ void QueueLogin::Computed(QueuePair& queue, uint64_t now_ns) {
   authentication_->Continue(queue, now_ns);
 }
 
+uint64_t QueueLogin::ComputeTimeoutNs() const {
+  if (config_.kato_ms == 0) return kComputeTimeoutMaxNs;
+  return std::min(config_.kato_ms * kMillisecondNs / 2, kComputeTimeoutMaxNs);
+}
+
 std::optional<Error> QueueLogin::Overdue(uint64_t now_ns) const {
   const bool waits =
       state_ == State::kConnect || state_ == State::kAuthentication || state_ == State::kCompute;
@@ -149,9 +156,9 @@ std::optional<Error> QueueLogin::Overdue(uint64_t now_ns) const {
   if (state_ == State::kCompute) {
     return Error(
         ErrorCode::kDeadlineExceeded,
-        fmt::format("{}: this host has not come to compute its part of the authentication in {} ms: it "
-                    "has too much else to do",
-                    config_.who, kComputeTimeoutNs / kMillisecondNs));
+        fmt::format("{}: this host has not come to compute its part of the authentication in {} ms, and "
+                    "later the target would not wait for it (keep alive timeout: {} ms)",
+                    config_.who, ComputeTimeoutNs() / kMillisecondNs, config_.kato_ms));
   }
   // Whatever the authentication waits for is late; where the target is only being told of a failure, that failure is the reason.
   if (state_ == State::kAuthentication) return authentication_->Overdue(UINT64_MAX);

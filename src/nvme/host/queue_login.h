@@ -12,8 +12,9 @@
 // queue pair is connected, Take with the completions that IsOf says, Overdue from time to time. An error is the end; the owner aborts the
 // queue pair with it. The arithmetic of authentication takes up to a tenth of a second: HostChap::compute has it done elsewhere.
 //
-// Limits: one command at a time. The target has `timeout_ns` for all of them together; the time of the arithmetic does not count, and is
-// bounded by kComputeTimeoutNs.
+// Limits: one command at a time. The target has `timeout_ns` for all of them together; the time of the arithmetic does not count. A target's
+// own clock goes on meanwhile, and ends a login that goes on too late: it waits a keep alive timeout for the host's next message. So half of
+// that, and kComputeTimeoutMaxNs at most, bounds the arithmetic with its wait.
 #pragma once
 
 #include <cstdint>
@@ -48,14 +49,15 @@ struct QueueLoginConfig {
   uint16_t queue_id = 0;                             // 0: the admin queue
   uint16_t controller_id = fabrics::kAnyController;  // of an I/O queue: the association's
   uint32_t entries = 0;
-  uint32_t kato_ms = 0;  // of the admin queue
+  uint32_t kato_ms = 0;  // of the association; 0: the target keeps none
   uint64_t timeout_ns = 0;
 };
 
 class QueueLogin {
  public:
-  // So long the arithmetic may take, with its wait for a thread: where many queues log in at once.
-  static constexpr uint64_t kComputeTimeoutNs = 60'000'000'000;
+  // So long the arithmetic may take, with its wait for a thread where many queues log in at once. Without a keep alive timeout a target waits
+  // two minutes.
+  static constexpr uint64_t kComputeTimeoutMaxNs = 60'000'000'000;
 
   explicit QueueLogin(QueueLoginConfig config);
   QueueLogin(const QueueLogin&) = delete;
@@ -91,6 +93,7 @@ class QueueLogin {
   void BeginAuthentication(fabrics::QueuePair& queue, uint64_t now_ns);
   cleat::Status CheckAnswer(const fabrics::ConnectAnswer& answer) const;
   Error Unasked(const Error& error) const;
+  uint64_t ComputeTimeoutNs() const;
 
   const QueueLoginConfig config_;
   State state_ = State::kIdle;

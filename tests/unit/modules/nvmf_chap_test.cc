@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk whose target authenticates its host, or has to authenticate itself: which queues are used, when, and what becomes of the arithmetic
-// of those that are gone by then. Costs about three seconds.
+// of those that are gone by then. Costs about ten seconds.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdint>
 #include <future>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "modules/nvmf/login_arithmetic.h"
+#include "modules/nvmf/io_queue.h"
+#include "modules/nvmf/login_line.h"
 #include "tests/unit/modules/nvmf_rig.h"
 
 namespace cleat::modules::nvmf_chap_test {
@@ -50,7 +49,7 @@ void AskOnAllQueues(NvmfTarget& target) {
 class Busy {
  public:
   explicit Busy(NvmfRig& rig) {
-    rig.arithmetic.Post([until = over_.get_future().share()] { until.wait(); });
+    rig.threads.Post([until = over_.get_future().share()] { until.wait(); });
   }
   ~Busy() { over_.set_value(); }
   Busy(const Busy&) = delete;
@@ -296,21 +295,79 @@ TEST_F(NvmfChap, AChannelAndADiskAreClosedWhileAnIoQueueLogsIn) {
   }
 }
 
-TEST_F(NvmfChap, ArithmeticThatHasWaitedForTooLongIsNotBegun) {
-  nvme::auth::AuthenticationConfig config;
-  config.secrets = NvmfRig::Secrets(false);
-  config.random = [](std::span<uint8_t>) {};
-  config.timeout_ns = 1;
-  // Nothing has been asked of it: to compute would be a programmer's error.
-  const auto authentication = std::make_shared<nvme::auth::Authentication>(std::move(config));
-  std::optional<Error> error;
-  LoginArithmetic arithmetic(
-      &rig_.arithmetic, *rig_.control, [&error](const Status& status) { error = status.error(); },
-      /*wait_max_ns=*/0);
-  arithmetic.ChapWith(NvmfRig::Secrets(false)).compute(authentication);
-  rig_.Until([&] { return error.has_value(); });
-  EXPECT_EQ(error->code, ErrorCode::kUnavailable);
-  EXPECT_TRUE(Contains(error->message, "more queues to authenticate")) << error->message;
+// ---- More queues than this host computes answers for
+
+// A target that ends connections in which this host has nothing to say yet is one whose patience is over, for all that is known.
+TEST_F(NvmfChap, AQueueThatHasNoTurnEndsNoLifeHoweverOftenItsTargetGivesItUp) {
+  rig_.subsystem.chap = NvmfRig::Secrets(false);
+  target_.faults.asks_on_admin = false;
+  rig_.Open();
+  auto sibling = rig_.Channel(0);
+  WriteAndRead(*sibling);
+  auto busy = std::make_unique<Busy>(rig_);
+  target_.faults.cut_in_chap = true;
+  auto late = rig_.Channel(1);
+  OneWrite write(8192, 4096, 9);
+  write.Start(*late);
+  UntilChallenged(1 + IoQueue::kConnectTriesMax + 2);
+  ASSERT_TRUE(rig_.broken.empty()) << rig_.broken.front();
+  WriteAndRead(*sibling);
+  EXPECT_FALSE(write.io.done);
+  target_.faults.cut_in_chap = false;
+  busy.reset();
+  EXPECT_EQ(late->Wait(write.io), IoStatus::kOk);
+  WriteAndRead(*sibling);
+  EXPECT_TRUE(rig_.broken.empty()) << rig_.broken.front();
+  EXPECT_EQ(target_.counts.admin_queues, 1U) << "the life is the same";
+}
+
+TEST_F(NvmfChap, AQueueConnectsAgainBeforeItsTargetHasWaitedForTooLong) {
+  rig_.subsystem.chap = NvmfRig::Secrets(false);
+  rig_.subsystem.kato_ms = 1000;
+  target_.faults.asks_on_admin = false;
+  rig_.Open();
+  auto busy = std::make_unique<Busy>(rig_);
+  auto disk = rig_.Channel();
+  OneWrite write(0, 4096, 9);
+  write.Start(*disk);
+  UntilChallenged(2);
+  EXPECT_TRUE(rig_.broken.empty());
+  busy.reset();
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  EXPECT_EQ(target_.counts.admin_queues, 1U);
+}
+
+TEST_F(NvmfChap, APathThatHasNoTurnSaysSo) {
+  rig_.subsystem.kato_ms = 1000;
+  for (const bool closes : {false, true}) {
+    target_.faults.cut_in_chap = closes;
+    const Busy busy(rig_);
+    NvmfOptions options = rig_.Options();
+    options.open_timeout_ns = closes ? 200 * kNsPerMs : 900 * kNsPerMs;
+    const auto opened = rig_.TryOpen(std::move(options));
+    ASSERT_FALSE(opened.ok());
+    EXPECT_EQ(opened.error().code, ErrorCode::kUnavailable);
+    EXPECT_TRUE(Contains(opened.error().message, "more queues to authenticate than it can compute"))
+        << opened.error().message;
+    if (closes) continue;
+    EXPECT_TRUE(Contains(opened.error().message, "keep alive timeout: 1000 ms")) << opened.error().message;
+  }
+}
+
+TEST_F(NvmfChap, ATargetThatLetsThisHostComputeForNothingIsAskedLessOften) {
+  rig_.subsystem.chap = NvmfRig::Secrets(false);
+  target_.faults.asks_on_admin = false;
+  target_.faults.cut_in_chap = true;
+  rig_.Open();
+  auto disk = rig_.Channel();
+  const std::string path = "subsystems/s at 127.0.0.1:" + std::to_string(target_.port());
+  rig_.Until([&] { return rig_.arithmetic.PauseNs(path) >= 4 * LoginLine::kPauseMinNs; });
+  target_.faults.cut_in_chap = false;
+  WriteAndRead(*disk);
+  EXPECT_LT(rig_.arithmetic.PauseNs(path), 4 * LoginLine::kPauseMinNs);
+  disk.reset();
+  rig_.pipeline.reset();
+  EXPECT_EQ(rig_.arithmetic.PauseNs(path), 0U) << "of a disk that is gone";
 }
 
 // A reactor is not held up by the arithmetic of others, and waits for its own.

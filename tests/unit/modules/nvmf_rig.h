@@ -123,7 +123,8 @@ class NvmfRig {
   modules::NvmfSubsystem subsystem;
   std::unique_ptr<Reactor> control = MakeReactor();
   std::array<std::unique_ptr<Reactor>, 2> io;
-  BlockingPool arithmetic{1};
+  modules::LoginLine arithmetic{[this](std::function<void()> turn) { threads.Post(std::move(turn)); }};
+  BlockingPool threads{1};                // of arithmetic
   modules::NvmfDevice* device = nullptr;  // the pipeline's
   std::unique_ptr<block::Pipeline> pipeline;
   int connected = 0;

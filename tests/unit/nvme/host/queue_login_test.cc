@@ -32,8 +32,9 @@ std::shared_ptr<const auth::ChapSecrets> SecretsOf(bool with_controllers) {
 // A login against the fake target, whose controller authenticates if it is asked to. The queue's owner, as far as it concerns a login.
 class Scene final : public fabrics::QueuePairOwner {
  public:
-  explicit Scene(std::shared_ptr<const auth::ChapSecrets> secrets, uint16_t queue_id = 2)
-      : login_(ConfigOf(std::move(secrets), queue_id)) {
+  explicit Scene(std::shared_ptr<const auth::ChapSecrets> secrets, uint16_t queue_id = 2,
+                 uint32_t kato_ms = 0)
+      : login_(ConfigOf(std::move(secrets), queue_id, kato_ms)) {
     target.owner = this;
     controller.host_nqn = fabrics::HostIdentityOfUuid({1}).nqn;
     controller.subsystem_nqn = "nqn.2016-06.io.cleat:a";
@@ -86,7 +87,8 @@ class Scene final : public fabrics::QueuePairOwner {
   std::shared_ptr<auth::Authentication> computing;
 
  private:
-  QueueLoginConfig ConfigOf(std::shared_ptr<const auth::ChapSecrets> secrets, uint16_t queue_id) {
+  QueueLoginConfig ConfigOf(std::shared_ptr<const auth::ChapSecrets> secrets, uint16_t queue_id,
+                            uint32_t kato_ms) {
     QueueLoginConfig config;
     config.who = "q";
     config.host = fabrics::HostIdentityOfUuid({1});
@@ -99,6 +101,7 @@ class Scene final : public fabrics::QueuePairOwner {
     config.queue_id = queue_id;
     if (queue_id > 0) config.controller_id = kController;
     config.entries = 128;
+    config.kato_ms = kato_ms;
     config.timeout_ns = kSecondNs;
     return config;
   }
@@ -230,7 +233,7 @@ TEST(QueueLogin, WhileThisHostComputesTheTargetLosesNoTime) {
   Scene scene(SecretsOf(false));
   scene.target.connect_result |= kAuthenticate;
   scene.Begin();
-  scene.now_ns += QueueLogin::kComputeTimeoutNs - 1;
+  scene.now_ns += QueueLogin::kComputeTimeoutMaxNs - 1;
   EXPECT_EQ(scene.overdue(), "");
   scene.target.mute = [](const fabrics::SubmissionEntry& /*entry*/) { return true; };
   scene.Compute();
@@ -244,8 +247,30 @@ TEST(QueueLogin, AHostThatDoesNotComeToComputeGivesUp) {
   Scene scene(SecretsOf(false));
   scene.target.connect_result |= kAuthenticate;
   scene.Begin();
-  scene.now_ns += QueueLogin::kComputeTimeoutNs;
+  scene.now_ns += QueueLogin::kComputeTimeoutMaxNs;
   EXPECT_NE(scene.overdue().find("this host has not come to compute"), std::string::npos) << scene.overdue();
+}
+
+TEST(QueueLogin, AHostComesToComputeWithinHalfOfWhatItsTargetWaitsOrGivesUp) {
+  for (const uint16_t queue_id : {uint16_t{0}, uint16_t{2}}) {
+    for (const auto& [kato_ms, most_ns] :
+         {std::pair(uint32_t{1000}, kSecondNs / 2), {600'000, QueueLogin::kComputeTimeoutMaxNs}}) {
+      Scene scene(SecretsOf(false), queue_id, kato_ms);
+      uint32_t told_ms = 0;
+      scene.target.mute = [&told_ms](const fabrics::SubmissionEntry& entry) {
+        if (entry.nsid == 1) told_ms = entry.cdw12;  // Connect
+        return false;
+      };
+      scene.target.connect_result |= kAuthenticate;
+      scene.Begin();
+      EXPECT_EQ(told_ms, queue_id == 0 ? kato_ms : 0);
+      scene.now_ns += most_ns - 1;
+      EXPECT_EQ(scene.overdue(), "");
+      scene.now_ns += 1;
+      EXPECT_NE(scene.overdue().find(std::to_string(most_ns / 1'000'000) + " ms"), std::string::npos)
+          << scene.overdue();
+    }
+  }
 }
 
 TEST(QueueLogin, ATargetThatIsSilentAboutItsFailureIsLeftForThatFailure) {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modules/nvmf/login_line.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cleat::modules {
+
+LoginLine::LoginLine(uint32_t threads_max) : threads_(std::make_unique<BlockingPool>(threads_max)) {
+  post_ = [pool = threads_.get()](std::function<void()> turn) { pool->Post(std::move(turn)); };
+}
+
+LoginLine::LoginLine(Post post) : post_(std::move(post)) {}
+
+LoginLine::~LoginLine() = default;
+
+LoginPlace LoginLine::Enter(const std::string& subsystem, LoginPlace place, std::function<void()> compute) {
+  bool is_first = false;
+  {
+    const MutexLock lock(mutex_);
+    if (place == 0) place = ++last_place_;
+    const auto [waiting, is_new] = subsystems_.try_emplace(subsystem);
+    CLEAT_CHECK(waiting->second.emplace(place, std::move(compute)).second);
+    is_first = is_new;
+  }
+  if (is_first) PostTurn(subsystem);
+  return place;
+}
+
+bool LoginLine::Leave(const std::string& subsystem, LoginPlace place) {
+  const MutexLock lock(mutex_);
+  const auto waiting = subsystems_.find(subsystem);
+  return waiting != subsystems_.end() && waiting->second.erase(place) > 0;
+}
+
+// A subsystem has one turn at most among what is posted, behind those of the others: so they take turns.
+void LoginLine::PostTurn(const std::string& subsystem) {
+  post_([this, subsystem] { TakeTurn(subsystem); });
+}
+
+void LoginLine::TakeTurn(const std::string& subsystem) {
+  {
+    const MutexLock lock(mutex_);
+    const auto waiting = subsystems_.find(subsystem);
+    CLEAT_CHECK(waiting != subsystems_.end());
+    if (!waiting->second.empty()) {
+      const auto login = waiting->second.extract(waiting->second.begin());
+      const MutexUnlock unlocked(mutex_);
+      login.mapped()();
+    }
+    // Others' turns have left it where it was: no other one takes it out.
+    if (waiting->second.empty()) {
+      subsystems_.erase(waiting);
+      return;
+    }
+  }
+  PostTurn(subsystem);
+}
+
+// ---- Paths
+
+void LoginLine::Failed(const std::string& path) {
+  const MutexLock lock(mutex_);
+  uint32_t& failures = failures_[path];
+  failures = std::min(failures + 1, kFailuresMax);
+}
+
+// A target may let one queue in each time, only to have the others compute for nothing: so not all is forgiven at once.
+void LoginLine::Succeeded(const std::string& path) {
+  const MutexLock lock(mutex_);
+  const auto failures = failures_.find(path);
+  if (failures == failures_.end()) return;
+  failures->second /= 2;
+  if (failures->second == 0) failures_.erase(failures);
+}
+
+void LoginLine::Forget(const std::string& path) {
+  const MutexLock lock(mutex_);
+  failures_.erase(path);
+}
+
+uint64_t LoginLine::PauseNs(const std::string& path) const {
+  const MutexLock lock(mutex_);
+  const auto failures = failures_.find(path);
+  if (failures == failures_.end()) return 0;
+  return std::min(kPauseMinNs << (failures->second - 1), kPauseMaxNs);
+}
+
+}  // namespace cleat::modules

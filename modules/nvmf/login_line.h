@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which queue's login has its arithmetic computed next (login_arithmetic.h). After a switch's restart hundreds of queues log in at once, each
+// for up to a tenth of a second of a processor, and how much it is a target chooses. So there are few threads, a subsystem has one login
+// computed at a time, and subsystems take turns: one that keeps this host busy, however many queues it has, delays a login of another one
+// by one job. Within a subsystem the login goes first that has come first.
+//
+// Waiting here is no fault of a target's: a login whose connection is lost meanwhile comes back to the place that it had, and nothing has been
+// computed for it. A login that comes to nothing after it was computed is counted: PauseNs of its path grows, and shrinks with those that
+// succeed.
+//
+// Ownership and thread: whoever has the disks owns one line for all of them, and it outlives them; any thread, none of them for long. Limits:
+// as many wait as there are queues; a path is remembered while its logins fail, until it is forgotten.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "reactor/blocking.h"
+
+namespace cleat::modules {
+
+// Of the process: the earlier place has the lower number. 0: none yet.
+using LoginPlace = uint64_t;
+
+class LoginLine {
+ public:
+  // Hands work to a thread, which does it after what was handed in before.
+  using Post = std::function<void(std::function<void()>)>;
+
+  // Of a path whose logins come to nothing, from the first one on; doubled by each.
+  static constexpr uint64_t kPauseMinNs = 100 * kNsPerMs;
+  static constexpr uint64_t kPauseMaxNs = 5 * kNsPerSecond;
+  // Before a login whose connection was lost in the line connects again: its place does not get lost.
+  static constexpr uint64_t kTurnPauseNs = 250 * kNsPerMs;
+
+  // With threads of its own; without any a login is computed as it enters, for virtual time.
+  explicit LoginLine(uint32_t threads_max);
+  // What was posted is done, or dropped, before the line goes.
+  explicit LoginLine(Post post);
+  ~LoginLine();
+  LoginLine(const LoginLine&) = delete;
+  LoginLine& operator=(const LoginLine&) = delete;
+
+  // `compute` is called once, when it is this login's turn, unless it has left before. `place`: the one it had, or 0. Its place is returned.
+  LoginPlace Enter(const std::string& subsystem, LoginPlace place, std::function<void()> compute);
+  // False: it is not in the line any more, as its turn has come.
+  bool Leave(const std::string& subsystem, LoginPlace place);
+
+  // A login by this path was computed, and has come to this.
+  void Failed(const std::string& path);
+  void Succeeded(const std::string& path);
+  void Forget(const std::string& path);
+  // The least pause before the path's next try; 0 if its logins succeed.
+  uint64_t PauseNs(const std::string& path) const;
+
+ private:
+  // There is one while a turn of its subsystem is posted or under way, and only then.
+  using Waiting = std::map<LoginPlace, std::function<void()>>;
+  static constexpr uint32_t kFailuresMax = 7;  // what kPauseMaxNs is reached with
+  static_assert(kPauseMinNs << (kFailuresMax - 1) >= kPauseMaxNs);
+
+  void PostTurn(const std::string& subsystem);
+  void TakeTurn(const std::string& subsystem);
+
+  mutable Mutex mutex_;
+  LoginPlace last_place_ CLEAT_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Waiting> subsystems_ CLEAT_GUARDED_BY(mutex_);
+  std::map<std::string, uint32_t> failures_ CLEAT_GUARDED_BY(mutex_);  // by path; not 0
+  Post post_;
+  std::unique_ptr<BlockingPool> threads_;  // goes first: turns that are under way end
+};
+
+}  // namespace cleat::modules
