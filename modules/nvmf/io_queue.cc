@@ -30,6 +30,7 @@ TcpQueueOptions TcpOptionsOf(const IoQueueTarget& target, const IoQueueId& id) {
   TcpQueueOptions options(target.paths.at(id.path).address, std::move(connection));
   options.connect_timeout_ns = IoQueue::kConnectTimeoutNs;
   options.tls = target.tls;
+  options.tls.queue = TlsNames::Queue::kIo;
   return options;
 }
 

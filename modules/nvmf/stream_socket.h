@@ -62,8 +62,8 @@ class StreamSocket {
   // Whether it is connected by now; kUnavailable names the address and the cause.
   Result<bool> FinishConnect();
 
-  // Copies the beginning of the pieces, at most kPiecesMax of them, to the kernel. Returns how many bytes went; fewer than asked: the kernel
-  // takes nothing more now, SocketReady will come.
+  // Copies the beginning of the pieces, at most kPiecesMax of them, to the kernel. Returns how many bytes went. 0: the kernel takes
+  // nothing more now, SocketReady will come. Fewer than asked say nothing of that: the next Send finds the cause.
   Result<size_t> Send(std::span<const iovec> pieces);
   // Reads into the pieces. 0: nothing is there now, SocketReady will come. The peer's end of the connection is an error, kUnavailable.
   Result<size_t> Receive(std::span<const iovec> pieces);

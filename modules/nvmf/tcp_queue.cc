@@ -85,7 +85,7 @@ bool TcpQueue::FinishConnect() {
   if (!connected.ok()) AbortFor(connected.error());
   if (!connected.ok() || !*connected) return false;
   if (options_.tls.psk == nullptr) return Begin();
-  auto tls = TlsStream::Make(socket_, options_.tls);
+  auto tls = TlsStream::Make(socket_, nvme::fabrics::TextOfAddress(options_.address), options_.tls);
   if (!tls.ok()) {
     AbortFor(tls.error());
     return false;
@@ -131,9 +131,9 @@ bool TcpQueue::SendSome() {
       AbortFor(sent.error());
       return true;
     }
-    size_t all = 0;
-    for (const iovec& piece : std::span(pieces).first(count)) all += piece.iov_len;
-    writable_ = *sent == all && !has_backlog();
+    // An event will come only where the kernel has said that it is full. That it took a part alone may have other causes, as memory that
+    // it could not read or could not get, and the next send finds them.
+    writable_ = tls_ != nullptr ? !tls_->is_full() : *sent > 0;
     if (*sent == 0) return worked;
     worked = true;
     connection_.Sent(*sent);

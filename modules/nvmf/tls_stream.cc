@@ -6,6 +6,7 @@
 namespace cleat::modules {
 
 using nvme::tls::IdentityVersion;
+using nvme::tls::Psk;
 using nvme::tls::Session;
 
 namespace {
@@ -18,19 +19,34 @@ constexpr const char* kInHandshake =
 
 }  // namespace
 
-Result<std::unique_ptr<TlsStream>> TlsStream::Make(StreamSocket& socket, const TlsNames& names) {
-  const IdentityVersion identity = names.psk->choice().next();
+TlsStream::TlsStream(StreamSocket& socket, const TlsNames& names, nvme::tls::IdentityChoice& choice,
+                     IdentityVersion identity, std::unique_ptr<Session> session)
+    : socket_(socket),
+      psk_(names.psk),
+      choice_(choice),
+      queue_(names.queue),
+      has_both_(Psk::HasVersion0For(names.host_nqn, names.subsystem_nqn)),
+      identity_(identity),
+      session_(std::move(session)) {}
+
+Result<std::unique_ptr<TlsStream>> TlsStream::Make(StreamSocket& socket, const std::string& address,
+                                                   const TlsNames& names) {
+  nvme::tls::IdentityChoice& choice = names.psk->choice(address);
+  const bool has_both = Psk::HasVersion0For(names.host_nqn, names.subsystem_nqn);
+  const IdentityVersion identity = has_both ? choice.next() : IdentityVersion::kV1;
   CLEAT_ASSIGN(auto key, names.psk->KeyFor(names.host_nqn, names.subsystem_nqn, identity));
   CLEAT_ASSIGN(auto session, Session::Make(std::move(key)));
-  return std::unique_ptr<TlsStream>(new TlsStream(socket, names.psk, identity, std::move(session)));
+  return std::unique_ptr<TlsStream>(new TlsStream(socket, names, choice, identity, std::move(session)));
 }
 
 Result<bool> TlsStream::Flush() {
+  is_full_ = false;
   while (wants_to_send()) {
     const auto output = session_->output();
     const iovec piece{const_cast<uint8_t*>(output.data()), output.size()};  // the kernel reads it alone
     CLEAT_ASSIGN(const size_t sent, socket_.Send({&piece, 1}));
-    if (sent == 0) return false;
+    is_full_ = sent == 0;
+    if (is_full_) return false;
     session_->Sent(sent);
   }
   return true;
@@ -53,16 +69,23 @@ Result<bool> TlsStream::GoOn() {
 }
 
 Result<bool> TlsStream::Handshake() {
+  const bool is_admin = queue_ == TlsNames::Queue::kAdmin;
   Result<bool> is_over = GoOn();
   if (is_over.ok()) {
-    if (*is_over) psk_->choice().Accepted(identity_);
+    if (*is_over && is_admin) choice_.Accepted(identity_);
     return is_over;
   }
   Error error = is_over.error();
-  // A target that knows no such identity may also close without a word.
   const bool says_so = error.code == ErrorCode::kPermissionDenied;
-  const bool has_other = psk_->choice().Refused(identity_, says_so);
-  if (has_other && says_so) error.code = ErrorCode::kUnavailable;
+  if (!is_admin) {
+    // The target has just let the admin queue in by this key, and so has some trouble; the queue's next try may find it over.
+    if (says_so) error.code = ErrorCode::kUnavailable;
+    return error;
+  }
+  // Errors of this machine say nothing of what the target knows. A target that knows no such identity may also close without a word.
+  if (!says_so && error.code != ErrorCode::kUnavailable) return error;
+  const bool may_go = choice_.Refused(identity_, session_->refusal());
+  if (says_so && may_go && has_both_) error.code = ErrorCode::kUnavailable;
   return error;
 }
 

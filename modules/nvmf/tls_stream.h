@@ -32,33 +32,41 @@ namespace cleat::modules {
 
 // The two ends of a connection, and their key.
 struct TlsNames {
+  // Which identity of the key a target knows is found out by admin queues; an I/O queue uses the one that its admin queue was let in with.
+  enum class Queue : uint8_t { kAdmin, kIo };
+
   std::shared_ptr<const nvme::tls::Psk> psk;  // nullptr: no TLS
   std::string host_nqn;
   std::string subsystem_nqn;
+  Queue queue = Queue::kAdmin;
 };
 
 class TlsStream {
  public:
-  // `socket`, which is connected, outlives it. kInvalidArgument: names that are too long; kInternal: OpenSSL can't begin.
-  static Result<std::unique_ptr<TlsStream>> Make(StreamSocket& socket, const TlsNames& names);
+  // `socket`, which is connected to `address`, outlives it. kInternal: OpenSSL can't begin; kResourceExhausted: no memory for keys.
+  static Result<std::unique_ptr<TlsStream>> Make(StreamSocket& socket, const std::string& address,
+                                                 const TlsNames& names);
 
   // Goes on with the handshake, after each event. True: it is over.
-  //   kPermissionDenied  the target does not take the key by either of its two identities
-  //   kUnavailable       it does not by this one, and the next try is with the other; or whatever else is wrong
+  //   kPermissionDenied   the target does not take the key by either of its two identities. Only of an admin queue
+  //   kResourceExhausted  no memory for keys
+  //   kUnavailable        the target does not take the key by this one, and the next try may be with the other; or whatever else is wrong
   Result<bool> Handshake();
 
   // ---- Once the handshake is over; as StreamSocket's.
   Result<size_t> Send(std::span<const iovec> pieces);
   Result<size_t> Receive(std::span<const iovec> pieces);
-  // The kernel has not taken all that was sent: an event will come, and Send is to be called then, if need be with nothing.
+  // The kernel has not taken all that was sent, and Send is to be called again, if need be with nothing: after the event where is_full(),
+  // at once where not.
   bool wants_to_send() const { return !session_->output().empty(); }
+  // The kernel has said that it takes nothing more now. Without that no event will come: not after an error, which the next Send has.
+  bool is_full() const { return is_full_; }
   // Tells the target that this is the end, if the kernel takes it at once.
   void SayGoodbye();
 
  private:
-  TlsStream(StreamSocket& socket, std::shared_ptr<const nvme::tls::Psk> psk,
-            nvme::tls::IdentityVersion identity, std::unique_ptr<nvme::tls::Session> session)
-      : socket_(socket), psk_(std::move(psk)), identity_(identity), session_(std::move(session)) {}
+  TlsStream(StreamSocket& socket, const TlsNames& names, nvme::tls::IdentityChoice& choice,
+            nvme::tls::IdentityVersion identity, std::unique_ptr<nvme::tls::Session> session);
 
   // Whether the kernel has taken all of the output.
   Result<bool> Flush();
@@ -66,8 +74,12 @@ class TlsStream {
 
   StreamSocket& socket_;
   const std::shared_ptr<const nvme::tls::Psk> psk_;
+  nvme::tls::IdentityChoice& choice_;  // the key's, for this address
+  const TlsNames::Queue queue_;
+  const bool has_both_;  // identities, or version 1 alone
   const nvme::tls::IdentityVersion identity_;
   const std::unique_ptr<nvme::tls::Session> session_;
+  bool is_full_ = false;
 };
 
 }  // namespace cleat::modules

@@ -106,7 +106,8 @@ Bytes MakeRecords(FuzzInput& input, RecordCipher& cipher, Bytes& data) {
     records.insert(records.end(), record.begin(), record.end());
     // The keys go on with each whole KeyUpdate that is alone in its record, which is all that an input can say of it here.
     const Bytes text(content.begin(), content.begin() + static_cast<ptrdiff_t>(size));
-    if (text == Bytes{24, 0, 0, 1, 0, 22} || text == Bytes{24, 0, 0, 1, 1, 22}) cipher.Update();
+    if (text == Bytes{24, 0, 0, 1, 0, 22} || text == Bytes{24, 0, 0, 1, 1, 22})
+      CLEAT_CHECK(cipher.Update().ok());
   }
   return records;
 }

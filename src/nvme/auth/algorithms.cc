@@ -2,12 +2,15 @@
 #include "nvme/auth/algorithms.h"
 
 #include <openssl/core_names.h>
+#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
 
 #include <memory>
+#include <string>
 
 #include "base/check.h"
+#include "keys/traces.h"
 
 namespace cleat::nvme::auth {
 namespace {
@@ -62,31 +65,41 @@ const char* NameOf(DhGroup group) {
   return RowOf(group).name;
 }
 
-keys::Secret HmacOf(Hash hash, std::span<const uint8_t> key, Parts parts) {
+Error NoMemoryForKeys(std::string_view what) {
+  ERR_clear_error();
+  return {ErrorCode::kResourceExhausted, "no memory for keys is left to OpenSSL, for " + std::string(what) +
+                                             ": serve fewer encrypted disks and connections with one engine"};
+}
+
+// All that can fail here is what allocates: the hashes are OpenSSL's own, and their sizes known.
+Result<keys::Secret> HmacOf(Hash hash, std::span<const uint8_t> key, Parts parts) {
   const std::unique_ptr<EVP_MAC, decltype(&EVP_MAC_free)> mac(EVP_MAC_fetch(nullptr, "HMAC", nullptr),
                                                               &EVP_MAC_free);
-  CLEAT_CHECK(mac != nullptr);
+  if (mac == nullptr) return NoMemoryForKeys("an HMAC");
   const std::unique_ptr<EVP_MAC_CTX, decltype(&EVP_MAC_CTX_free)> context(EVP_MAC_CTX_new(mac.get()),
                                                                           &EVP_MAC_CTX_free);
-  CLEAT_CHECK(context != nullptr);
   // OpenSSL reads the name, whatever its type says.
   char* const name = const_cast<char*>(NameOf(hash));
   const OSSL_PARAM params[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, name, 0),
                                OSSL_PARAM_construct_end()};
-  CLEAT_CHECK(EVP_MAC_init(context.get(), key.data(), key.size(), params) == 1);
-  for (const auto part : parts) CLEAT_CHECK(EVP_MAC_update(context.get(), part.data(), part.size()) == 1);
+  bool good = context != nullptr && EVP_MAC_init(context.get(), key.data(), key.size(), params) == 1;
+  for (const auto part : parts) good = good && EVP_MAC_update(context.get(), part.data(), part.size()) == 1;
   keys::Secret result = keys::Secret::Zeroes(BytesOf(hash));
   size_t written = 0;
-  CLEAT_CHECK(EVP_MAC_final(context.get(), result.mutable_bytes().data(), &written, result.size()) == 1);
+  good = good && EVP_MAC_final(context.get(), result.mutable_bytes().data(), &written, result.size()) == 1;
+  keys::WipeTraces();
+  if (!good) return NoMemoryForKeys("an HMAC");
   CLEAT_CHECK(written == result.size());
   return result;
 }
 
-keys::Secret DigestOf(Hash hash, std::span<const uint8_t> bytes) {
+Result<keys::Secret> DigestOf(Hash hash, std::span<const uint8_t> bytes) {
   keys::Secret result = keys::Secret::Zeroes(BytesOf(hash));
   size_t written = 0;
-  CLEAT_CHECK(EVP_Q_digest(nullptr, NameOf(hash), nullptr, bytes.data(), bytes.size(),
-                           result.mutable_bytes().data(), &written) == 1);
+  const bool good = EVP_Q_digest(nullptr, NameOf(hash), nullptr, bytes.data(), bytes.size(),
+                                 result.mutable_bytes().data(), &written) == 1;
+  keys::WipeTraces();
+  if (!good) return NoMemoryForKeys("a digest");
   CLEAT_CHECK(written == result.size());
   return result;
 }

@@ -12,6 +12,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/result.h"
 #include "keys/secret.h"
 
 namespace cleat::nvme::auth {
@@ -44,9 +45,14 @@ inline std::span<const uint8_t> AsBytes(std::string_view text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-// Of all parts one after the other. The results are Secrets since most of them are, or are made of one.
+// The HMAC or digest of all parts one after the other. The results are Secrets since most of them are, or are made of one; what OpenSSL
+// leaves of them on the stack is wiped.
+//   kResourceExhausted  OpenSSL has no memory for it (keys/secret_arena.h)
 using Parts = std::initializer_list<std::span<const uint8_t>>;
-keys::Secret HmacOf(Hash hash, std::span<const uint8_t> key, Parts parts);
-keys::Secret DigestOf(Hash hash, std::span<const uint8_t> bytes);
+Result<keys::Secret> HmacOf(Hash hash, std::span<const uint8_t> key, Parts parts);
+Result<keys::Secret> DigestOf(Hash hash, std::span<const uint8_t> bytes);
+
+// The error of what could not be made for want of memory for keys. The thread's queue of OpenSSL's errors is emptied.
+Error NoMemoryForKeys(std::string_view what);
 
 }  // namespace cleat::nvme::auth

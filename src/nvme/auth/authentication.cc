@@ -116,15 +116,22 @@ void Authentication::Compute() {
     exchange = std::move(exchanged).value();
     terms.shared = &exchange.shared;
   }
-  host_response_ = HostResponse(terms, config_.secrets->host,
-                                {.sequence = challenge_.sequence, .value = challenge_.value});
-  if (both_ways()) {
-    controller_response_ = ControllerResponse(
-        terms, *config_.secrets->controller,
-        {.sequence = host_sequence_, .value = std::span(host_challenge_).first(BytesOf(challenge_.hash))});
+  if (const Result<void> made = MakeResponses(terms); !made.ok()) {
+    refused_ = {.tell = Explanation::kFailed, .code = made.error().code, .text = made.error().message};
+    return;
   }
   dh_value_ = std::move(exchange.value);
   keys::WipeTraces();
+}
+
+Result<void> Authentication::MakeResponses(const Terms& terms) {
+  CLEAT_ASSIGN(host_response_, HostResponse(terms, config_.secrets->host,
+                                            {.sequence = challenge_.sequence, .value = challenge_.value}));
+  if (!both_ways()) return cleat::Ok{};
+  const Nonce challenge{.sequence = host_sequence_,
+                        .value = std::span(host_challenge_).first(BytesOf(challenge_.hash))};
+  CLEAT_ASSIGN(controller_response_, ControllerResponse(terms, *config_.secrets->controller, challenge));
+  return cleat::Ok{};
 }
 
 void Authentication::Continue(QueuePair& queue, uint64_t now_ns) {

@@ -99,6 +99,7 @@ class Authentication {
   std::optional<Refusal> CheckController(const Success1& success) const;
   Result<Progress> Refuse(fabrics::QueuePair& queue, const Refusal& refusal, uint64_t now_ns);
   void SendFailure(fabrics::QueuePair& queue, const Refusal& refusal, uint64_t now_ns);
+  Result<void> MakeResponses(const Terms& terms);
   size_t WriteReply();
   Error StatusError(const fabrics::CompletionEntry& entry) const;
 

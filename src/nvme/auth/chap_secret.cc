@@ -59,7 +59,7 @@ Result<ChapSecret> ChapSecret::Parse(std::string_view text, std::string_view wha
   return ChapSecret(keys::Secret::Copy(room.bytes().first(size_bytes)), transformation);
 }
 
-keys::Secret ChapSecret::KeyFor(std::string_view nqn) const {
+Result<keys::Secret> ChapSecret::KeyFor(std::string_view nqn) const {
   if (!transformation_) return bytes_.Copy();
   return HmacOf(*transformation_, bytes_.bytes(), {AsBytes(nqn), AsBytes("NVMe-over-Fabrics")});
 }

@@ -25,8 +25,8 @@ class ChapSecret {
   // kInvalidArgument; the error begins with `what` ("the host's secret") and says nothing of what was given.
   static Result<ChapSecret> Parse(std::string_view text, std::string_view what);
 
-  // The key that responses are made with: of the host or the subsystem that is called `nqn`.
-  keys::Secret KeyFor(std::string_view nqn) const;
+  // The key that responses are made with: of the host or the subsystem that is called `nqn`. kResourceExhausted: no memory for keys.
+  Result<keys::Secret> KeyFor(std::string_view nqn) const;
 
  private:
   ChapSecret(keys::Secret bytes, std::optional<Hash> transformation)

@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/result.h"
 #include "keys/secret.h"
 #include "nvme/auth/algorithms.h"
 #include "nvme/auth/chap_secret.h"
@@ -28,9 +29,9 @@ struct Nonce {
   std::span<const uint8_t> value;  // C1, C2: BytesOf(hash)
 };
 
-// The host's, to the controller's challenge.
-keys::Secret HostResponse(const Terms& terms, const ChapSecret& secret, const Nonce& challenge);
+// The host's, to the controller's challenge. kResourceExhausted: no memory for keys.
+Result<keys::Secret> HostResponse(const Terms& terms, const ChapSecret& secret, const Nonce& challenge);
 // The controller's, to the host's.
-keys::Secret ControllerResponse(const Terms& terms, const ChapSecret& secret, const Nonce& challenge);
+Result<keys::Secret> ControllerResponse(const Terms& terms, const ChapSecret& secret, const Nonce& challenge);
 
 }  // namespace cleat::nvme::auth

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "base/mutex.h"
+#include "keys/traces.h"
 
 namespace cleat::nvme::tls {
 namespace {
@@ -40,17 +43,22 @@ Suite SuiteOf(Hash hash) {
   return {{0x13, 0x02}, "TLS_AES_256_GCM_SHA384"};
 }
 
-// The reason of the oldest error in the thread's queue, which is emptied: whoever looks there next would take these for its own.
-int TakeReason() {
-  const int reason = ERR_GET_REASON(ERR_peek_error());
+// The oldest error in the thread's queue, which is emptied: whoever looks there next would take these for its own.
+unsigned long TakeError() {
+  const unsigned long code = ERR_peek_error();
   ERR_clear_error();
-  return reason;
+  return code;
+}
+
+bool IsOfMemory(unsigned long code) {
+  return ERR_GET_REASON(code) == ERR_R_MALLOC_FAILURE;
 }
 
 Error CannotBegin() {
-  const char* const text = ERR_reason_error_string(ERR_peek_error());
+  const unsigned long code = TakeError();
+  if (IsOfMemory(code)) return auth::NoMemoryForKeys("a TLS handshake");
+  const char* const text = ERR_reason_error_string(code);
   const std::string why = text != nullptr ? text : "no reason given";
-  ERR_clear_error();
   return {ErrorCode::kInternal, "OpenSSL can't begin TLS 1.3 with a pre-shared key: " + why +
                                     "; look whether its configuration (openssl.cnf) allows it"};
 }
@@ -66,16 +74,23 @@ uint8_t DigitOf(char digit) {
   return static_cast<uint8_t>(digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10);
 }
 
-// `reason` is OpenSSL's; those of alerts that have come have numbers of their own.
-Error ErrorOf(int reason) {
+// An alert that has come is an error of OpenSSL's with a number of its own. nullopt: `code` is none. Each of OpenSSL's libraries numbers
+// its reasons by itself, and those of another one may have an alert's number.
+std::optional<int> AlertOf(unsigned long code) {
+  const int alert = ERR_GET_REASON(code) - SSL_AD_REASON_OFFSET;
+  if (ERR_GET_LIB(code) != ERR_LIB_SSL || alert < 0 || alert > UINT8_MAX) return std::nullopt;
+  return alert;
+}
+
+Error ErrorOf(unsigned long code) {
   const std::string doing = "TLS handshake: ";
-  const int alert = reason - SSL_AD_REASON_OFFSET;
-  if (alert >= 0 && alert <= UINT8_MAX) {
-    const std::string text = doing + TextOfAlert(static_cast<uint8_t>(alert));
-    if (!IsOfKey(alert)) return {ErrorCode::kUnavailable, text};
+  if (IsOfMemory(code)) return auth::NoMemoryForKeys("a TLS handshake");
+  if (const auto alert = AlertOf(code)) {
+    const std::string text = doing + TextOfAlert(static_cast<uint8_t>(*alert));
+    if (!IsOfKey(*alert)) return {ErrorCode::kUnavailable, text};
     return {ErrorCode::kPermissionDenied, text + kSeeToKey};
   }
-  switch (reason) {
+  switch (ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0) {
     case SSL_R_WRONG_VERSION_NUMBER:
     case SSL_R_PACKET_LENGTH_TOO_LONG:
     case SSL_R_WRONG_SSL_VERSION:
@@ -93,9 +108,9 @@ Error ErrorOf(int reason) {
     default:
       break;
   }
-  const char* const text = ERR_reason_error_string(ERR_PACK(ERR_LIB_SSL, 0, reason));
+  const char* const text = ERR_reason_error_string(code);
   return {ErrorCode::kUnavailable, doing + "what the target has sent breaks a rule of TLS: " +
-                                       (text != nullptr ? text : "number " + std::to_string(reason))};
+                                       (text != nullptr ? text : "number " + std::to_string(code))};
 }
 
 }  // namespace
@@ -166,35 +181,48 @@ struct Handshake::Callbacks {
 
   static void Secret(const SSL* ssl, const char* line) { Of(ssl).TakeSecret(line); }
 
-  static BIO_METHOD* Method() {
-    static BIO_METHOD* const method = [] {
-      BIO_METHOD* const made =
-          BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "memory of a handshake");
-      CLEAT_CHECK(made != nullptr);
-      BIO_meth_set_read(made, Read);
-      BIO_meth_set_write(made, Write);
-      BIO_meth_set_ctrl(made, Control);
-      return made;
-    }();
-    return method;
+  // What all handshakes share is made by the first one, for as long as the process lives. Where that fails, for want of memory perhaps, the
+  // next one tries again.
+  struct Shared {
+    Mutex mutex;
+    BIO_METHOD* method CLEAT_GUARDED_BY(mutex) = nullptr;
+    SSL_CTX* context CLEAT_GUARDED_BY(mutex) = nullptr;
+  };
+  static Shared& GetShared() {
+    static Shared shared;
+    return shared;
   }
 
-  // What all handshakes share, for as long as the process lives. nullptr: OpenSSL says no.
+  // nullptr: OpenSSL says no.
+  static BIO_METHOD* Method() {
+    Shared& shared = GetShared();
+    const MutexLock lock(shared.mutex);
+    if (shared.method != nullptr) return shared.method;
+    BIO_METHOD* const made =
+        BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "memory of a handshake");
+    if (made == nullptr) return nullptr;
+    BIO_meth_set_read(made, Read);
+    BIO_meth_set_write(made, Write);
+    BIO_meth_set_ctrl(made, Control);
+    return shared.method = made;
+  }
+
+  // nullptr: OpenSSL says no.
   static SSL_CTX* Context() {
-    static SSL_CTX* const context = [] {
-      SSL_CTX* const made = SSL_CTX_new(TLS_client_method());
-      if (made == nullptr) return made;
-      SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
-      SSL_CTX_clear_options(made, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
-      SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
-      // No certificate is trusted: a target that shows a certificate instead of taking the key ends the handshake.
-      SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
-      SSL_CTX_set_max_cert_list(made, kCertificateBytesMax);
-      SSL_CTX_set_psk_use_session_callback(made, UsePsk);
-      SSL_CTX_set_keylog_callback(made, Secret);
-      return made;
-    }();
-    return context;
+    Shared& shared = GetShared();
+    const MutexLock lock(shared.mutex);
+    if (shared.context != nullptr) return shared.context;
+    SSL_CTX* const made = SSL_CTX_new(TLS_client_method());
+    if (made == nullptr) return nullptr;
+    SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_clear_options(made, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
+    SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
+    // No certificate is trusted: a target that shows a certificate instead of taking the key ends the handshake.
+    SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
+    SSL_CTX_set_max_cert_list(made, kCertificateBytesMax);
+    SSL_CTX_set_psk_use_session_callback(made, UsePsk);
+    SSL_CTX_set_keylog_callback(made, Secret);
+    return shared.context = made;
   }
 };
 
@@ -208,11 +236,13 @@ Handshake::Handshake(ConnectionKey key, ByteQueue& input, ByteQueue& output)
 Handshake::~Handshake() = default;
 
 Result<std::unique_ptr<Handshake>> Handshake::Make(ConnectionKey key, ByteQueue& input, ByteQueue& output) {
+  ERR_clear_error();
   SSL_CTX* const context = Callbacks::Context();
-  if (context == nullptr) return CannotBegin();
+  BIO_METHOD* const method = Callbacks::Method();
+  if (context == nullptr || method == nullptr) return CannotBegin();
   std::unique_ptr<Handshake> handshake(new Handshake(std::move(key), input, output));
   handshake->ssl_.reset(SSL_new(context));
-  BIO* const bio = BIO_new(Callbacks::Method());
+  BIO* const bio = BIO_new(method);
   if (handshake->ssl_ == nullptr || bio == nullptr) {
     BIO_free(bio);
     return CannotBegin();
@@ -246,16 +276,27 @@ void Handshake::TakeSecret(std::string_view line) {
   (is_host ? host_secret_ : target_secret_) = std::move(secret);
 }
 
+Error Handshake::Refuse(unsigned long code) {
+  Error error = ErrorOf(code);
+  if (error.code != ErrorCode::kPermissionDenied) return error;
+  refusal_ =
+      AlertOf(code) == SSL_AD_UNKNOWN_PSK_IDENTITY ? IdentityRefusal::kUnknown : IdentityRefusal::kPerhaps;
+  return error;
+}
+
 Result<bool> Handshake::GoOn() {
   ERR_clear_error();
   const int done = SSL_do_handshake(ssl_.get());
+  const int why = SSL_get_error(ssl_.get(), done);
+  const unsigned long code = TakeError();
+  keys::WipeTraces();
   if (done != 1) {
-    const int why = SSL_get_error(ssl_.get(), done);
     if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) return false;
-    return ErrorOf(TakeReason());
+    return Refuse(code);
   }
   // A key that was given counts as a session that is taken up again.
   if (SSL_session_reused(ssl_.get()) != 1) {
+    refusal_ = IdentityRefusal::kPerhaps;
     return Error(ErrorCode::kPermissionDenied,
                  std::string("TLS handshake: the target goes on without the pre-shared key") + kSeeToKey);
   }

@@ -26,7 +26,8 @@ namespace cleat::nvme::tls {
 
 class Handshake {
  public:
-  // Reads from `input` and writes to `output`, which outlive it. kInternal: OpenSSL can't begin.
+  // Reads from `input` and writes to `output`, which outlive it. kInternal: OpenSSL can't begin; kResourceExhausted: no memory for
+  // keys.
   static Result<std::unique_ptr<Handshake>> Make(ConnectionKey key, ByteQueue& input, ByteQueue& output);
   ~Handshake();
   Handshake(const Handshake&) = delete;
@@ -34,9 +35,12 @@ class Handshake {
 
   // Goes on as far as the input goes. True: it is over, and the input begins with the first record behind it. After an error the output
   // may have an alert, which says to the target what is wrong.
-  //   kPermissionDenied  the target does not take the key
-  //   kUnavailable       whatever else is wrong
+  //   kPermissionDenied   the target does not take the key
+  //   kResourceExhausted  no memory for keys
+  //   kUnavailable        whatever else is wrong
   Result<bool> GoOn();
+  // After an error: what it says of the key's identity.
+  IdentityRefusal refusal() const { return refusal_; }
 
   Hash hash() const { return key_.hash; }
   // Once it is over.
@@ -51,10 +55,12 @@ class Handshake {
 
   Handshake(ConnectionKey key, ByteQueue& input, ByteQueue& output);
   void TakeSecret(std::string_view line);
+  Error Refuse(unsigned long code);
 
   const ConnectionKey key_;
   ByteQueue& input_;
   ByteQueue& output_;
+  IdentityRefusal refusal_ = IdentityRefusal::kSilent;
   keys::Secret host_secret_;
   keys::Secret target_secret_;
   std::unique_ptr<SSL, Free> ssl_;

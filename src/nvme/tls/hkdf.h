@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of keys, as TLS 1.3 makes them. Any thread; OpenSSL allocates, for some microseconds.
+// Keys of keys, as TLS 1.3 makes them. Any thread; OpenSSL allocates, for some microseconds. What is left of
+// keys on the stack is wiped (HmacOf). kResourceExhausted: no memory for keys.
 //
 // Source: RFC 5869 (HKDF), RFC 8446, 7.1 (its labels).
 #pragma once
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "base/result.h"
 #include "keys/secret.h"
 #include "nvme/auth/algorithms.h"
 
@@ -18,9 +20,9 @@ using auth::Hash;
 inline constexpr size_t kContextBytesMax = 255;
 
 // HKDF-Extract without a salt.
-keys::Secret Extract(Hash hash, const keys::Secret& key);
+Result<keys::Secret> Extract(Hash hash, const keys::Secret& key);
 // HKDF-Expand-Label to `size_bytes`, at most as many as the hash has. context: at most kContextBytesMax.
-keys::Secret ExpandLabel(Hash hash, const keys::Secret& key, std::string_view label, std::string_view context,
-                         size_t size_bytes);
+Result<keys::Secret> ExpandLabel(Hash hash, const keys::Secret& key, std::string_view label,
+                                 std::string_view context, size_t size_bytes);
 
 }  // namespace cleat::nvme::tls

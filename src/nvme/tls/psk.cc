@@ -19,18 +19,14 @@ using auth::HmacOf;
 constexpr std::string_view kPrefix = "NVMeTLSkey-1:";
 constexpr size_t kBase64At = 16;  // behind the two digits and their colon
 constexpr size_t kCrcBytes = 4;
+// What an identity of version 0 has beside the two NQNs: "NVMe0R01 " and the space between them.
+constexpr size_t kVersion0BytesBeside = 10;
 
 Error NoPsk(std::string_view what, std::string_view why) {
   return {ErrorCode::kInvalidArgument, std::string(what) +
                                            " is no key for NVMe/TCP's TLS: " + std::string(why) +
                                            "; give what 'nvme gen-tls-key' prints, NVMeTLSkey-1:HH:BASE64:"};
 }
-
-uint8_t BitOf(IdentityVersion version) {
-  return static_cast<uint8_t>(1U << static_cast<unsigned>(version));
-}
-constexpr uint8_t kBoth = 3;
-constexpr uint8_t kTaken = 4;
 
 // The digits of the hash in an identity.
 std::string_view DigitsOf(Hash hash) {
@@ -47,24 +43,32 @@ std::string TextOf(const keys::Secret& characters) {
 // ---- Which identity
 
 IdentityVersion IdentityChoice::next() const {
-  const bool other = (state_.load(std::memory_order_relaxed) & kBoth) == BitOf(IdentityVersion::kV0);
-  return other ? IdentityVersion::kV1 : IdentityVersion::kV0;
+  const MutexLock lock(mutex_);
+  if (taken_) return *taken_;
+  return refused_ == IdentityVersion::kV0 ? IdentityVersion::kV1 : IdentityVersion::kV0;
 }
 
 void IdentityChoice::Accepted(IdentityVersion version) {
-  const uint8_t refused = version == IdentityVersion::kV1 ? BitOf(IdentityVersion::kV0) : uint8_t{0};
-  state_.store(refused | kTaken, std::memory_order_relaxed);
+  const MutexLock lock(mutex_);
+  taken_ = version;
+  refused_.reset();
+  refusals_of_taken_ = 0;
 }
 
 // Once both were refused the two take turns, each of them as a refusal for good.
-bool IdentityChoice::Refused(IdentityVersion version, bool says_so) {
-  uint8_t before = state_.load(std::memory_order_relaxed);
-  for (;;) {
-    if (!says_so && (before & kTaken) != 0) return true;
-    const bool are_both = ((before | BitOf(version)) & kBoth) == kBoth;
-    const uint8_t after = static_cast<uint8_t>((before & kTaken) | BitOf(version));
-    if (state_.compare_exchange_weak(before, after, std::memory_order_relaxed)) return !are_both;
+bool IdentityChoice::Refused(IdentityVersion version, IdentityRefusal refusal) {
+  const MutexLock lock(mutex_);
+  if (taken_) {
+    // A connection was on its way with this one when the other one was taken.
+    if (*taken_ != version) return true;
+    if (refusal == IdentityRefusal::kSilent) return true;
+    if (refusal == IdentityRefusal::kPerhaps && ++refusals_of_taken_ < kRefusalsOfTakenMax) return true;
+    taken_.reset();
+    refusals_of_taken_ = 0;
   }
+  const bool are_both = refused_.has_value() && *refused_ != version;
+  refused_ = version;
+  return !are_both;
 }
 
 // ---- The key
@@ -93,14 +97,31 @@ Result<Psk> Psk::Parse(std::string_view text, std::string_view what) {
   return Psk(keys::Secret::Copy(room.bytes().first(size_bytes)), hash, transformed);
 }
 
-keys::Secret Psk::Retained(std::string_view host_nqn) const {
+Result<keys::Secret> Psk::Retained(std::string_view host_nqn) const {
   if (!transformed_) return configured_.Copy();
-  return ExpandLabel(hash_, Extract(hash_, configured_), "HostNQN", host_nqn, configured_.size());
+  CLEAT_ASSIGN(const keys::Secret extracted, Extract(hash_, configured_));
+  return ExpandLabel(hash_, extracted, "HostNQN", host_nqn, configured_.size());
+}
+
+IdentityChoice& Psk::choice(std::string_view address) const {
+  const MutexLock lock(mutex_);
+  const auto found = choices_.find(address);
+  return found != choices_.end() ? found->second : choices_[std::string(address)];
+}
+
+bool Psk::HasVersion0For(std::string_view host_nqn, std::string_view subsystem_nqn) {
+  return kVersion0BytesBeside + host_nqn.size() + subsystem_nqn.size() <= kContextBytesMax;
 }
 
 Result<ConnectionKey> Psk::KeyFor(std::string_view host_nqn, std::string_view subsystem_nqn,
                                   IdentityVersion version) const {
-  const keys::Secret retained = Retained(host_nqn);
+  if (version == IdentityVersion::kV0 && !HasVersion0For(host_nqn, subsystem_nqn)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the NQNs of the host and of the subsystem have more than " +
+                     std::to_string(kContextBytesMax - kVersion0BytesBeside) +
+                     " characters together, too many for an identity of version 0");
+  }
+  CLEAT_ASSIGN(const keys::Secret retained, Retained(host_nqn));
   const std::string names = std::string(host_nqn) + " " + std::string(subsystem_nqn);
   const std::string digits(DigitsOf(hash_));
   ConnectionKey key;
@@ -109,18 +130,13 @@ Result<ConnectionKey> Psk::KeyFor(std::string_view host_nqn, std::string_view su
   if (version == IdentityVersion::kV0) {
     context = key.identity = "NVMe0R" + digits + " " + names;
   } else {
-    const keys::Secret digest =
-        HmacOf(hash_, retained.bytes(), {AsBytes(names), AsBytes(" NVMe-over-Fabrics")});
+    CLEAT_ASSIGN(const keys::Secret digest,
+                 HmacOf(hash_, retained.bytes(), {AsBytes(names), AsBytes(" NVMe-over-Fabrics")}));
     context = digits + " " + TextOf(keys::EncodeBase64(digest));
     key.identity = "NVMe1R" + digits + " " + names + context.substr(digits.size());
   }
-  if (context.size() > kContextBytesMax) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "the NQNs of the host and of the subsystem have more than " +
-                     std::to_string(kContextBytesMax - key.identity.find(' ') - 2) +
-                     " characters together, too many for TLS: give one of them a shorter one");
-  }
-  key.key = ExpandLabel(hash_, Extract(hash_, retained), "nvme-tls-psk", context, BytesOf(hash_));
+  CLEAT_ASSIGN(const keys::Secret extracted, Extract(hash_, retained));
+  CLEAT_ASSIGN(key.key, ExpandLabel(hash_, extracted, "nvme-tls-psk", context, BytesOf(hash_)));
   return key;
 }
 

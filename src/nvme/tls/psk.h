@@ -4,19 +4,23 @@
 // with: a key that is derived of the retained one, and the name (identity) by which a target finds it.
 //
 // Two forms of the identity are in use: version 0 of the TCP transport specification 1.0, and version 1 (TP 8018), which has a digest of
-// the key. OpenSSL offers one key per handshake, so that which of the two a target knows is found out by trying (Psk::choice).
+// the key. OpenSSL offers one key per handshake, so that which of the two a target knows is found out by trying (Psk::choice). Names that
+// are too long for version 0 have version 1 alone.
 //
 // Source: NVM Express TCP Transport Specification 1.0, 3.6.1.3 and 3.6.1.5; TP 8018 for version 1. Move-only value; any thread, but no I/O:
 // OpenSSL allocates, for some microseconds.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "keys/secret.h"
 #include "nvme/auth/algorithms.h"
@@ -30,17 +34,33 @@ inline constexpr size_t kPskTextBytesMax = 16 + 72 + 1;
 
 enum class IdentityVersion : uint8_t { kV0 = 0, kV1 = 1 };
 
-// Which identity a target knows, as far as connections have found out. Any thread.
+// What the end of a handshake says of the identity that was offered.
+enum class IdentityRefusal : uint8_t {
+  kSilent,   // nothing: the connection has ended, or something else is wrong
+  kPerhaps,  // an alert that some targets send for it, and for troubles of their own as well
+  kUnknown,  // that the target knows no such identity
+};
+
+// Which identity the target at one address knows, as far as admin queues have found out; I/O queues use it, and say nothing of it. Any
+// thread.
+//
+// Until one was taken, every refusal counts against the one that was offered. From then on a target in trouble does not change what it
+// knows: only kUnknown counts, or kPerhaps time after time, as a target that was exchanged for another one may say no more.
 class IdentityChoice {
  public:
+  // Refusals in a row by kPerhaps of what was taken, until the other one is tried.
+  static constexpr uint32_t kRefusalsOfTakenMax = 3;
+
   IdentityVersion next() const;
   void Accepted(IdentityVersion version);
-  // Whether the other one has not been refused yet: with it there may be a connection. A target that does not say so, and has ended the
-  // connection for some reason, counts only until one of the two was taken.
-  bool Refused(IdentityVersion version, bool says_so);
+  // Whether there may be a connection by the next try: the one that was taken stays, or the other one has not been refused yet.
+  bool Refused(IdentityVersion version, IdentityRefusal refusal);
 
  private:
-  std::atomic<uint8_t> state_{0};  // a bit for each version that was refused, and one for that any was taken
+  mutable Mutex mutex_;
+  std::optional<IdentityVersion> taken_ CLEAT_GUARDED_BY(mutex_);
+  std::optional<IdentityVersion> refused_ CLEAT_GUARDED_BY(mutex_);  // the last one, since none is taken
+  uint32_t refusals_of_taken_ CLEAT_GUARDED_BY(mutex_) = 0;
 };
 
 // What a TLS connection between one host and one subsystem is made with.
@@ -60,22 +80,27 @@ class Psk {
   Psk& operator=(Psk&&) = delete;
 
   Hash hash() const { return hash_; }
-  // kInvalidArgument: the two names are too long for an identity of version 0.
+  // kInvalidArgument: the two names are too long for an identity of version 0; kResourceExhausted: no memory for keys.
   Result<ConnectionKey> KeyFor(std::string_view host_nqn, std::string_view subsystem_nqn,
                                IdentityVersion version) const;
 
-  // Shared by all connections with this key.
-  IdentityChoice& choice() const { return choice_; }
+  // Whether the two names are short enough for an identity of version 0.
+  static bool HasVersion0For(std::string_view host_nqn, std::string_view subsystem_nqn);
+
+  // Shared by all connections with this key to one address, each of which may lead to another controller. As many as the subsystem has
+  // addresses; lives as long as the key.
+  IdentityChoice& choice(std::string_view address) const;
 
  private:
   Psk(keys::Secret configured, Hash hash, bool transformed)
       : configured_(std::move(configured)), hash_(hash), transformed_(transformed) {}
-  keys::Secret Retained(std::string_view host_nqn) const;
+  Result<keys::Secret> Retained(std::string_view host_nqn) const;
 
   keys::Secret configured_;
   Hash hash_;
   bool transformed_;  // into the retained key
-  mutable IdentityChoice choice_;
+  mutable Mutex mutex_;
+  mutable std::map<std::string, IdentityChoice, std::less<>> choices_ CLEAT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cleat::nvme::tls

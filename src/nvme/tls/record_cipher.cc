@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "keys/traces.h"
 
 namespace cleat::nvme::tls {
 namespace {
@@ -29,32 +30,43 @@ void RecordCipher::Free::operator()(EVP_CIPHER_CTX* context) const {
 }
 
 RecordCipher::RecordCipher(Hash hash, keys::Secret secret, Use use)
-    : hash_(hash), use_(use), secret_(std::move(secret)), context_(EVP_CIPHER_CTX_new()) {
-  EVP_CIPHER* const cipher = EVP_CIPHER_fetch(nullptr, CipherOf(hash), nullptr);
-  // The handshake has used both before.
-  CLEAT_CHECK(context_ != nullptr && cipher != nullptr);
-  CLEAT_CHECK(
-      EVP_CipherInit_ex2(context_.get(), cipher, nullptr, nullptr, use == Use::kSeal ? 1 : 0, nullptr) == 1);
-  EVP_CIPHER_free(cipher);
-  SetKeys();
-}
+    : hash_(hash), use_(use), secret_(std::move(secret)), context_(EVP_CIPHER_CTX_new()) {}
 
+RecordCipher::RecordCipher(RecordCipher&& other) noexcept = default;
 RecordCipher::~RecordCipher() = default;
 
-void RecordCipher::SetKeys() {
-  const keys::Secret key = ExpandLabel(hash_, secret_, "key", "", KeyBytesOf(hash_));
-  nonce_base_ = ExpandLabel(hash_, secret_, "iv", "", kNonceBytes);
-  CLEAT_CHECK(EVP_CipherInit_ex2(context_.get(), nullptr, key.bytes().data(), nullptr, -1, nullptr) == 1);
+// The handshake has used the cipher before, so that what fails here lacks memory.
+Result<RecordCipher> RecordCipher::Make(Hash hash, keys::Secret secret, Use use) {
+  RecordCipher made(hash, std::move(secret), use);
+  EVP_CIPHER* const cipher = EVP_CIPHER_fetch(nullptr, CipherOf(hash), nullptr);
+  const bool begun = made.context_ != nullptr && cipher != nullptr &&
+                     EVP_CipherInit_ex2(made.context_.get(), cipher, nullptr, nullptr,
+                                        use == Use::kSeal ? 1 : 0, nullptr) == 1;
+  EVP_CIPHER_free(cipher);
+  if (!begun) return auth::NoMemoryForKeys("a TLS connection's cipher");
+  CLEAT_TRY(made.SetKeys());
+  return made;
+}
+
+Status RecordCipher::SetKeys() {
+  CLEAT_ASSIGN(const keys::Secret key, ExpandLabel(hash_, secret_, "key", "", KeyBytesOf(hash_)));
+  CLEAT_ASSIGN(nonce_base_, ExpandLabel(hash_, secret_, "iv", "", kNonceBytes));
+  const bool set = EVP_CipherInit_ex2(context_.get(), nullptr, key.bytes().data(), nullptr, -1, nullptr) == 1;
+  keys::WipeTraces();
+  if (!set) return auth::NoMemoryForKeys("a TLS connection's keys");
   sequence_ = 0;
+  blocks_ = 0;
+  return Ok{};
 }
 
-void RecordCipher::Update() {
-  secret_ = ExpandLabel(hash_, secret_, "traffic upd", "", secret_.size());
-  SetKeys();
+Status RecordCipher::Update() {
+  CLEAT_ASSIGN(secret_, ExpandLabel(hash_, secret_, "traffic upd", "", secret_.size()));
+  return SetKeys();
 }
 
-// The nonce of the next record, and its header, which is authenticated with it.
-void RecordCipher::Begin(std::span<const uint8_t> header) {
+// The nonce of the next record, and its header, which is authenticated with it. A block more than the content has makes the tag.
+void RecordCipher::Begin(std::span<const uint8_t> header, size_t content_bytes) {
+  blocks_ += (content_bytes + kBlockBytes - 1) / kBlockBytes + 1;
   std::array<uint8_t, kNonceBytes> nonce;
   std::copy_n(nonce_base_.bytes().begin(), kNonceBytes, nonce.begin());
   for (size_t i = 0; i < sizeof(sequence_); ++i)
@@ -76,7 +88,7 @@ void RecordCipher::Seal(std::span<uint8_t> record, ContentType type) {
   record[1] = record[2] = kOuterVersion;
   record[3] = static_cast<uint8_t>(payload_bytes >> 8);
   record[4] = static_cast<uint8_t>(payload_bytes);
-  Begin(record.first(kRecordHeaderBytes));
+  Begin(record.first(kRecordHeaderBytes), content.size());
   int done = 0;
   CLEAT_CHECK(EVP_CipherUpdate(context_.get(), content.data(), &done, content.data(),
                                static_cast<int>(content.size())) == 1);
@@ -90,7 +102,7 @@ bool RecordCipher::Open(std::span<uint8_t> record) {
   CLEAT_CHECK(use_ == Use::kOpen && record.size() >= kRecordHeaderBytes + kRecordTagBytes);
   const std::span<uint8_t> content =
       record.subspan(kRecordHeaderBytes, record.size() - kRecordHeaderBytes - kRecordTagBytes);
-  Begin(record.first(kRecordHeaderBytes));
+  Begin(record.first(kRecordHeaderBytes), content.size());
   int done = 0;
   CLEAT_CHECK(EVP_CipherUpdate(context_.get(), content.data(), &done, content.data(),
                                static_cast<int>(content.size())) == 1);

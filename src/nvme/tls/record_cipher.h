@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 
+#include "base/result.h"
 #include "keys/secret.h"
 #include "nvme/tls/hkdf.h"
 
@@ -29,12 +30,15 @@ inline constexpr size_t kRecordPayloadBytesMax = kRecordDataBytesMax + 256;
 // How much longer than its data a record of ours is: header, type, tag.
 inline constexpr size_t kRecordOverheadBytes = kRecordHeaderBytes + 1 + kRecordTagBytes;
 
+inline constexpr size_t kBlockBytes = 16;
+
 class RecordCipher {
  public:
   enum class Use : uint8_t { kSeal, kOpen };
 
-  // `secret`: the direction's first traffic secret, of the hash's size.
-  RecordCipher(Hash hash, keys::Secret secret, Use use);
+  // `secret`: the direction's first traffic secret, of the hash's size. kResourceExhausted: no memory for keys.
+  static Result<RecordCipher> Make(Hash hash, keys::Secret secret, Use use);
+  RecordCipher(RecordCipher&& other) noexcept;
   ~RecordCipher();
   RecordCipher(const RecordCipher&) = delete;
   RecordCipher& operator=(const RecordCipher&) = delete;
@@ -45,8 +49,10 @@ class RecordCipher {
   // A whole record, as it has come, of at least header and tag. What is between them is decrypted: data, type, padding. False: that is not
   // what the peer has sent, and means nothing.
   bool Open(std::span<uint8_t> record);
-  // On to the next keys.
-  void Update();
+  // On to the next keys. kResourceExhausted: no memory for them; the cipher is of no use then.
+  Status Update();
+  // Blocks of AES, of kBlockBytes, that the present key has been used for.
+  uint64_t blocks() const { return blocks_; }
 
  private:
   struct Free {
@@ -54,14 +60,16 @@ class RecordCipher {
   };
   static constexpr size_t kNonceBytes = 12;
 
-  void SetKeys();
-  void Begin(std::span<const uint8_t> header);
+  RecordCipher(Hash hash, keys::Secret secret, Use use);
+  Status SetKeys();
+  void Begin(std::span<const uint8_t> header, size_t content_bytes);
 
   const Hash hash_;
   const Use use_;
   keys::Secret secret_;
   keys::Secret nonce_base_;
   uint64_t sequence_ = 0;  // of records with these keys
+  uint64_t blocks_ = 0;
   std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
 };
 

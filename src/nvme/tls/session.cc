@@ -21,6 +21,7 @@ constexpr uint8_t kBadRecordMac = 20;
 constexpr uint8_t kRecordOverflow = 22;
 constexpr uint8_t kIllegalParameter = 47;
 constexpr uint8_t kDecodeError = 50;
+constexpr uint8_t kInternalError = 80;
 constexpr uint8_t kUserCanceled = 90;
 constexpr uint8_t kNewSessionTicket = 4;
 constexpr uint8_t kKeyUpdate = 24;
@@ -31,10 +32,8 @@ constexpr uint32_t kTicketBytesMax = 4 + 4 + 1 + 255 + 2 + 65'535 + 2 + 65'534;
 
 }  // namespace
 
-Session::Session() = default;
-
-Result<std::unique_ptr<Session>> Session::Make(ConnectionKey key) {
-  std::unique_ptr<Session> session(new Session());
+Result<std::unique_ptr<Session>> Session::Make(ConnectionKey key, const SessionLimits& limits) {
+  std::unique_ptr<Session> session(new Session(limits));
   CLEAT_ASSIGN(session->handshake_, Handshake::Make(std::move(key), session->input_, session->output_));
   return session;
 }
@@ -52,8 +51,12 @@ Result<bool> Session::GoOn() {
   if (!is_over.ok()) return Fail(is_over.error());
   if (!*is_over) return false;
   const Hash hash = handshake_->hash();
-  seal_.emplace(hash, std::move(handshake_->host_secret()), RecordCipher::Use::kSeal);
-  open_.emplace(hash, std::move(handshake_->target_secret()), RecordCipher::Use::kOpen);
+  auto seal = RecordCipher::Make(hash, std::move(handshake_->host_secret()), RecordCipher::Use::kSeal);
+  if (!seal.ok()) return Fail(seal.error());
+  auto open = RecordCipher::Make(hash, std::move(handshake_->target_secret()), RecordCipher::Use::kOpen);
+  if (!open.ok()) return Fail(open.error());
+  seal_.emplace(std::move(seal).value());
+  open_.emplace(std::move(open).value());
   handshake_.reset();
   return true;
 }
@@ -84,6 +87,13 @@ void Session::Push(ContentType type, std::span<const uint8_t> content) {
   output_.Add(record_bytes);
 }
 
+// A KeyUpdate of ours answers one, or is for the key's age. What was encrypted before goes with the old key.
+void Session::UpdateSealingKey() {
+  answer_key_update_ = false;
+  Push(ContentType::kHandshake, std::array<uint8_t, 5>{kKeyUpdate, 0, 0, 1, 0});
+  if (const Status updated = seal_->Update(); !updated.ok()) (void)Fail(updated.error());
+}
+
 Result<size_t> Session::Write(std::span<const iovec> pieces, size_t skip_bytes) {
   CLEAT_CHECK(established());
   if (failed_) return *failed_;
@@ -93,10 +103,12 @@ Result<size_t> Session::Write(std::span<const iovec> pieces, size_t skip_bytes) 
   size_t at = skip_bytes;  // in the piece
   for (;;) {
     if (output_.space().size() < kRecordDataBytesMax + kRecordOverheadBytes + kControlBytes) return taken;
-    if (answer_key_update_ && piece < pieces.size()) {
-      answer_key_update_ = false;
-      Push(ContentType::kHandshake, std::array<uint8_t, 5>{kKeyUpdate, 0, 0, 1, 0});
-      seal_->Update();
+    const bool is_due = answer_key_update_ || seal_->blocks() >= limits_.sealed_blocks;
+    if (is_due && piece < pieces.size()) {
+      UpdateSealingKey();
+      // What was taken before counts as sent; the next call has the error.
+      if (failed_ && taken == 0) return *failed_;
+      if (failed_) return taken;
     }
     uint8_t* const data = output_.space().data() + kRecordHeaderBytes;
     size_t data_bytes = 0;
@@ -130,10 +142,12 @@ Result<size_t> Session::Read(std::span<const iovec> pieces) {
   CLEAT_CHECK(established());
   if (failed_) return *failed_;
   size_t moved = 0;
+  uint32_t records = 0;
   for (const iovec& piece : pieces) {
     std::span<uint8_t> to(static_cast<uint8_t*>(piece.iov_base), piece.iov_len);
     while (!to.empty()) {
       if (data_.empty()) {
+        if (records++ == kRecordsPerReadMax) return moved;
         const Result<bool> opened = OpenRecord();
         if (!opened.ok() && moved == 0) return opened.error();
         if (!opened.ok() || !*opened) return moved;
@@ -164,6 +178,9 @@ Result<bool> Session::OpenRecord() {
                 "the target has sent a record of " + std::to_string(payload_bytes) + " bytes");
   }
   if (bytes.size() < kRecordHeaderBytes + payload_bytes) return false;
+  if (open_->blocks() >= limits_.opened_blocks) {
+    return Fail(kInternalError, "the target has sent more than one key can protect, and no KeyUpdate");
+  }
   record_bytes_ = kRecordHeaderBytes + payload_bytes;
   const std::span<uint8_t> record = bytes.first(record_bytes_);
   if (!open_->Open(record)) {
@@ -188,6 +205,10 @@ Status Session::TakeContent(std::span<uint8_t> content) {
     return Fail(kUnexpectedMessage, "the target has sent a record in the midst of a message");
   if (type == ContentType::kData && !content.empty()) {
     idle_records_ = 0;
+    if (key_updates_left_ < kKeyUpdatesMax && ++records_toward_key_update_ == kRecordsPerKeyUpdate) {
+      records_toward_key_update_ = 0;
+      ++key_updates_left_;
+    }
     data_ = content;
     return Ok{};
   }
@@ -235,11 +256,21 @@ Status Session::TakeMessageByte(uint8_t byte, bool is_last) {
   if (--message_.left_bytes > 0) return Ok{};
   const bool is_update = std::exchange(message_, {}).type == kKeyUpdate;
   if (!is_update) return Ok{};
-  if (byte > 1) return Fail(kIllegalParameter, "the target has sent a KeyUpdate that asks for nonsense");
   // What follows has other keys, and so is in another record (RFC 8446, 5.1).
   if (!is_last) return Fail(kUnexpectedMessage, "the target has sent something with a KeyUpdate");
-  open_->Update();
-  if (byte == 1) answer_key_update_ = true;
+  return TakeKeyUpdate(byte);
+}
+
+Status Session::TakeKeyUpdate(uint8_t asks) {
+  if (asks > 1) return Fail(kIllegalParameter, "the target has sent a KeyUpdate that asks for nonsense");
+  if (key_updates_left_ == 0) {
+    return Fail(kUnexpectedMessage, "the target has sent more KeyUpdates than " +
+                                        std::to_string(kKeyUpdatesMax) + ", and one for each " +
+                                        std::to_string(kRecordsPerKeyUpdate) + " records of data");
+  }
+  --key_updates_left_;
+  if (const Status updated = open_->Update(); !updated.ok()) return Fail(updated.error());
+  if (asks == 1) answer_key_update_ = true;
   return Ok{};
 }
 

@@ -3,16 +3,23 @@
 // handshake (handshake.h), and records of data and data of records (record_cipher.h).
 //
 // A target is not trusted. Whatever breaks a rule of TLS ends the session with an error, and with an alert in the output that says so to
-// the target; so do more than kIdleRecordsMax records in a row that bring no data: KeyUpdates, session tickets, empty records. Data that
-// came before an error is given first. Session tickets are read over, and nothing is resumed with them.
+// the target. Data that came before an error is given first. Session tickets are read over, and nothing is resumed with them. What a target
+// can make this end do is bounded:
+//
+//   kIdleRecordsMax      records in a row that bring no data: KeyUpdates, session tickets, empty records; one more ends the session
+//   kKeyUpdatesMax       KeyUpdates at once, each of which takes some ten microseconds; kRecordsPerKeyUpdate records with data earn one
+//                        more, up to as many again, and one that was not earned ends the session. Data of any size counts as a record, so
+//                        that a slow connection, whose target changes keys by the clock, earns them too
+//   kRecordsPerReadMax   records that one Read opens, so that small ones keep no reactor from its other work
 //
 // Memory: kInputBytes + kOutputBytes and two contexts of ciphers, whatever the target sends; OpenSSL's while the handshake lasts. Once it
-// is over nothing is allocated but for a KeyUpdate, which makes new keys, and the text of an error. What Write is given is copied before it
-// is encrypted and not used after it, so that it may be a guest's memory, which may be changed or taken away at any time
-// (block/memory_guard.h).
+// is over nothing is allocated but for a KeyUpdate, which makes new keys, and the text of an error. Where OpenSSL has no memory for keys,
+// the session ends (kResourceExhausted). What Write is given is copied before it is encrypted and not used after it, so that it may be a
+// guest's memory, which may be changed or taken away at any time (block/memory_guard.h).
 //
-// There is no KeyUpdate of ours but as an answer, since a target whose kernel has the keys may not take it: one connection's first key
-// protects all that it sends.
+// Keys grow old: AES-GCM hides less the more one key has encrypted (RFC 8446, 5.5). Before the next data this end sends a KeyUpdate, which
+// asks for none in return, and goes on to its next key once the present one has encrypted SessionLimits::sealed_blocks. The target's key is
+// the target's to change, and most never do; a session in which it has encrypted SessionLimits::opened_blocks ends.
 //
 // Source: RFC 8446. One thread at a time.
 #pragma once
@@ -34,6 +41,17 @@
 
 namespace cleat::nvme::tls {
 
+// How many blocks of AES (kBlockBytes) a key may encrypt; a test has smaller ones.
+struct SessionLimits {
+  // 256 GiB, as much as 2^24 full records; RFC 8446, 5.5 allows 2^24.5.
+  static constexpr uint64_t kSealedBlocks = uint64_t{1} << 34;
+  // 4 PiB: whoever sees them tells them from noise with a chance of 2^-33 (draft-irtf-cfrg-aead-limits, 5.1.1).
+  static constexpr uint64_t kOpenedBlocks = uint64_t{1} << 48;
+
+  uint64_t sealed_blocks = kSealedBlocks;
+  uint64_t opened_blocks = kOpenedBlocks;
+};
+
 class Session {
  public:
   static constexpr size_t kInputBytes = 32 * 1024;
@@ -41,9 +59,14 @@ class Session {
   static constexpr size_t kControlBytes = 64;
   static constexpr size_t kOutputBytes = 2 * (kRecordDataBytesMax + kRecordOverheadBytes) + kControlBytes;
   static constexpr uint32_t kIdleRecordsMax = 32;
+  static constexpr uint32_t kKeyUpdatesMax = 32;
+  static constexpr uint32_t kRecordsPerKeyUpdate = 64;
+  // So many have data among them, or end the session.
+  static constexpr uint32_t kRecordsPerReadMax = 64;
+  static_assert(kRecordsPerReadMax > kIdleRecordsMax);
 
-  // kInternal: OpenSSL can't begin.
-  static Result<std::unique_ptr<Session>> Make(ConnectionKey key);
+  // kInternal: OpenSSL can't begin; kResourceExhausted: no memory for keys.
+  static Result<std::unique_ptr<Session>> Make(ConnectionKey key, const SessionLimits& limits = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -55,15 +78,19 @@ class Session {
   void Sent(size_t bytes) { output_.Take(bytes); }
 
   // Goes on with the handshake as far as the input goes; to be called again after Came. True: it is over.
-  //   kPermissionDenied  the target does not take the key
-  //   kUnavailable       whatever else is wrong
+  //   kPermissionDenied   the target does not take the key
+  //   kResourceExhausted  no memory for keys
+  //   kUnavailable        whatever else is wrong
   Result<bool> GoOn();
+  // After an error of GoOn's: what it says of the key's identity.
+  IdentityRefusal refusal() const { return handshake_ ? handshake_->refusal() : IdentityRefusal::kSilent; }
   bool established() const { return seal_.has_value(); }
 
-  // ---- Once the handshake is over. An error is for good: kUnavailable.
+  // ---- Once the handshake is over. An error is for good: kUnavailable, or kResourceExhausted where there is no memory for new keys.
   // Encrypts into the output what the pieces have behind their first `skip_bytes`, as much as there is room for; returns how much that is.
   Result<size_t> Write(std::span<const iovec> pieces, size_t skip_bytes = 0);
-  // Decrypts into the pieces what has come; returns how much that is. 0: more has to come.
+  // Decrypts into the pieces what has come; returns how much that is: less than there is room for where
+  // that is all, or came in kRecordsPerReadMax records. 0: more has to come.
   Result<size_t> Read(std::span<const iovec> pieces);
   // Says the orderly end in the output, if there is room.
   void Close();
@@ -77,17 +104,20 @@ class Session {
     bool is_begun() const { return header_bytes > 0; }
   };
 
-  Session();
+  explicit Session(const SessionLimits& limits) : limits_(limits) {}
   Result<bool> OpenRecord();
   Status TakeContent(std::span<uint8_t> content);
   Status TakeMessages(std::span<const uint8_t> bytes);
   Status TakeMessageByte(uint8_t byte, bool is_last);
   Status TakeAlert(std::span<const uint8_t> bytes);
+  Status TakeKeyUpdate(uint8_t asks);
+  void UpdateSealingKey();
   void Push(ContentType type, std::span<const uint8_t> content);
   // Ends the session; `alert` is for the target.
   Error Fail(uint8_t alert, std::string_view why);
   Error Fail(const Error& error);
 
+  const SessionLimits limits_;
   ByteQueue input_{kInputBytes};
   ByteQueue output_{kOutputBytes};
   std::unique_ptr<Handshake> handshake_;  // until it is over
@@ -98,6 +128,8 @@ class Session {
   std::span<const uint8_t> data_;
   Message message_;
   uint32_t idle_records_ = 0;
+  uint32_t key_updates_left_ = kKeyUpdatesMax;
+  uint32_t records_toward_key_update_ = 0;
   bool answer_key_update_ = false;  // before the next data of ours
   std::optional<Error> failed_;
 };

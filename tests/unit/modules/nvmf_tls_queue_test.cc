@@ -4,11 +4,17 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "block/memory_guard.h"
@@ -16,6 +22,36 @@
 #include "tests/unit/modules/nvmf_queue_rig.h"
 #include "tests/unit/modules/nvmf_target.h"
 #include "tests/unit/modules/tls_front.h"
+
+// What the kernel answers to sends of this thread that a test wants to go otherwise. No event of the socket follows upon either.
+namespace {
+
+struct SendFaults {
+  int sends_until_no_memory = -1;  // then ENOBUFS for good; negative: never
+  size_t part_bytes = 0;           // the next send takes so many, of its first piece; 0: all
+};
+thread_local SendFaults t_send_faults;
+
+}  // namespace
+
+extern "C" ssize_t sendmsg(int socket_fd, const msghdr* message, int flags) {
+  SendFaults& faults = t_send_faults;
+  if (faults.sends_until_no_memory > 0) {
+    --faults.sends_until_no_memory;
+  } else if (faults.sends_until_no_memory == 0) {
+    errno = ENOBUFS;
+    return -1;
+  }
+  msghdr given = *message;
+  iovec first{};
+  if (faults.part_bytes > 0 && given.msg_iovlen > 0) {
+    first = given.msg_iov[0];
+    first.iov_len = std::min(first.iov_len, std::exchange(faults.part_bytes, 0));
+    given.msg_iov = &first;
+    given.msg_iovlen = 1;
+  }
+  return syscall(SYS_sendmsg, socket_fd, &given, flags);
+}
 
 namespace cleat::modules::nvmf_tls_queue_test {
 namespace {
@@ -36,6 +72,20 @@ class NvmfTlsQueue : public test::NvmfQueueRig {
   }
   static TlsFront::Names NamesOf(const char* text) {
     return {.psk = text, .host_nqn = kHostNqn, .subsystem_nqn = NvmfTarget::kSubsystem};
+  }
+  // A queue that is made, and how it ended before it was connected.
+  ErrorCode CodeOfTry(uint16_t port) {
+    owner_ = {};
+    Make(port);
+    UntilEnded();
+    return owner_.ended->code;
+  }
+  void ExpectConnects(uint16_t port) {
+    owner_ = {};
+    Make(port);
+    Until([&] { return owner_.connected || owner_.ended; });
+    EXPECT_TRUE(owner_.connected) << owner_.ended->message;
+    if (owner_.connected) queue_->Abort({ErrorCode::kCancelled, "over"});
   }
   void UntilEnded() {
     Until([&] { return owner_.ended.has_value(); });
@@ -155,6 +205,90 @@ TEST_F(NvmfTlsQueue, ATargetOfTheOtherIdentityIsConnectedByTheSecondTryAndAtOnce
     queue_->Abort({ErrorCode::kCancelled, "over"});
   }
   EXPECT_EQ(front.counts.accepted, 3U);
+}
+
+constexpr uint8_t kInternalError = 80;
+constexpr uint8_t kUnknownPskIdentity = 115;
+
+// A subsystem's admin queues would otherwise turn to an identity that their target does not know, and the whole path be refused.
+TEST_F(NvmfTlsQueue, AnIoQueueThatIsRefusedTriesAgainAndChangesNothingForOthers) {
+  TlsFront front(NamesOf(test::kTlsKeys[0]), target_.port());
+  GiveKey(test::kTlsKeys[0]);
+  ExpectConnects(front.port());
+  for (const uint8_t alert : {kInternalError, kUnknownPskIdentity}) {
+    tls_.queue = TlsNames::Queue::kIo;
+    front.faults.alert = alert;
+    for (int turn = 0; turn < 4; ++turn) EXPECT_EQ(CodeOfTry(front.port()), ErrorCode::kUnavailable);
+    front.faults.alert = 0;
+    ExpectConnects(front.port());
+    tls_.queue = TlsNames::Queue::kAdmin;
+    ExpectConnects(front.port());
+  }
+}
+
+TEST_F(NvmfTlsQueue, AnAdminQueueStaysWithItsIdentityWhileTheTargetIsInTrouble) {
+  TlsFront front(NamesOf(test::kTlsKeys[0]), target_.port());
+  GiveKey(test::kTlsKeys[0]);
+  ExpectConnects(front.port());
+  front.faults.alert = kInternalError;
+  EXPECT_EQ(CodeOfTry(front.port()), ErrorCode::kUnavailable);
+  front.faults.alert = 0;
+  ExpectConnects(front.port());
+  // Not so where the target says that it does not know it.
+  front.faults.alert = kUnknownPskIdentity;
+  EXPECT_EQ(CodeOfTry(front.port()), ErrorCode::kUnavailable);
+  front.faults.alert = 0;
+  EXPECT_EQ(CodeOfTry(front.port()), ErrorCode::kPermissionDenied) << "by the other identity";
+  ExpectConnects(front.port());
+}
+
+TEST_F(NvmfTlsQueue, NamesThatAreTooLongForVersion0AreConnectedByVersion1) {
+  GiveKey(test::kTlsKeys[0]);
+  tls_.host_nqn = std::string(223, 'h');
+  TlsFront::Names names{.psk = test::kTlsKeys[0],
+                        .host_nqn = tls_.host_nqn,
+                        .subsystem_nqn = tls_.subsystem_nqn,
+                        .identity = nvme::tls::IdentityVersion::kV1};
+  TlsFront front(names, target_.port());
+  ExpectConnects(front.port());
+  EXPECT_EQ(front.counts.accepted, 1U);
+  // There is no other one to be tried.
+  names.psk = test::kOtherTlsKey;
+  TlsFront other(names, target_.port());
+  EXPECT_EQ(CodeOfTry(other.port()), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(CodeOfTry(other.port()), ErrorCode::kPermissionDenied);
+}
+
+// The socket's event, for which a queue that is full sleeps, would never come.
+TEST_F(NvmfTlsQueue, AnErrorInTheMidstOfASendEndsTheQueueWithoutAnEvent) {
+  TlsFront front(NamesOf(test::kTlsKeys[0]), target_.port());
+  GiveKey(test::kTlsKeys[0]);
+  MakeLive(front.port(), {}, 128 * 1024);
+  Until([&] { return reactor_->CanSleep(); });
+  t_send_faults.sends_until_no_memory = 1;
+  Write(1, 0, 128 * 1024, 0);
+  Until([&] { return owner_.ended || reactor_->CanSleep(); });
+  EXPECT_EQ(std::exchange(t_send_faults.sends_until_no_memory, -1), 0);
+  ASSERT_TRUE(owner_.ended);
+  EXPECT_EQ(owner_.ended->code, ErrorCode::kResourceExhausted) << owner_.ended->message;
+  EXPECT_TRUE(owner_.unanswered.contains(1));
+}
+
+TEST_F(NvmfTlsQueue, APartThatTheKernelTookIsFollowedByTheRestWithoutAnEvent) {
+  for (const bool has_tls : {false, true}) {
+    TlsFront front(NamesOf(test::kTlsKeys[0]), target_.port());
+    tls_ = {};
+    if (has_tls) GiveKey(test::kTlsKeys[0]);
+    owner_ = {};
+    MakeLive(has_tls ? front.port() : target_.port(), {}, 128 * 1024);
+    Until([&] { return reactor_->CanSleep(); });
+    FillPattern(0, 4096, 9);
+    t_send_faults.part_bytes = 20;
+    Write(1, 0, 4096, 0);
+    ASSERT_TRUE(Wait(1));
+    EXPECT_EQ(t_send_faults.part_bytes, 0U);
+    queue_->Abort({ErrorCode::kCancelled, "over"});
+  }
 }
 
 TEST_F(NvmfTlsQueue, ATargetWithoutTlsIsNamed) {

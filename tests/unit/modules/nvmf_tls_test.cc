@@ -72,6 +72,26 @@ TEST(NvmfTls, ADiskWithAnotherKeyIsRefused) {
   EXPECT_EQ(tls.rig.target.counts.ic_requests, 0U);
 }
 
+// Nothing is served without it, and nothing of the host's is wrong: the path is tried again with its pauses, by the identity that the
+// target knows.
+TEST(NvmfTls, ADiskIsBackOnceItsTargetHasEndedHandshakesForAWhile) {
+  TlsRig tls;
+  tls.rig.Open();
+  auto disk = tls.rig.Channel();
+  RandomLoad load(*disk, 15, 0, 1 << 20);
+  load.Run(20);
+  tls.front.faults.alert = 80;  // internal_error
+  tls.rig.target.CutAll();
+  tls.rig.UntilBroken();
+  tls.rig.Until([&] { return tls.front.counts.alerts > 0; });
+  tls.front.faults.alert = 0;
+  tls.rig.UntilConnected();
+  load.Run(20);
+  EXPECT_EQ(tls.front.counts.refused, 0U) << "by an identity that it does not know";
+  disk.reset();
+  tls.rig.Close();
+}
+
 TEST(NvmfTls, ADiskGoesOnAfterItsConnectionsHaveBroken) {
   TlsRig tls;
   tls.rig.Open();

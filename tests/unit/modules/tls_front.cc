@@ -84,6 +84,13 @@ struct TlsFront::Session {
   bool FromHost() {
     const auto bytes = Receive(host);
     if (!bytes) return false;
+    const uint8_t alert = front.faults.alert;
+    if (!established && alert != 0) {
+      constexpr uint8_t kFatal = 2;
+      (void)SendAll(host, {21, 3, 3, 0, 2, kFatal, alert}, SIZE_MAX);
+      ++front.counts.alerts;
+      return false;
+    }
     server.Give(*bytes);
     if (!established) {
       established = server.Handshake();

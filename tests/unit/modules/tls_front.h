@@ -31,6 +31,7 @@ class TlsFront {
     std::atomic<bool> mute{false};          // nothing is sent to the host
     std::atomic<bool> deaf{false};          // nothing of the host's is read
     std::atomic<bool> updates_keys{false};  // before each piece of data, and asks for the host's update
+    std::atomic<uint8_t> alert{0};          // ends handshakes with it, before a look at the key; 0: does not
     // Behind so many bytes to the host on one connection a byte is changed, or the connection ends.
     std::atomic<uint64_t> change_at{UINT64_MAX};
     std::atomic<uint64_t> cut_at{UINT64_MAX};
@@ -39,6 +40,7 @@ class TlsFront {
     std::atomic<uint32_t> accepted{0};
     std::atomic<uint32_t> established{0};
     std::atomic<uint32_t> refused{0};   // whose handshake failed
+    std::atomic<uint32_t> alerts{0};    // of Faults::alert
     std::atomic<uint32_t> goodbyes{0};  // whose host has said the orderly end, or broken a rule of TLS
   };
 

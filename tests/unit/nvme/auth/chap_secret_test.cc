@@ -31,16 +31,16 @@ TEST(ChapSecret, BecomesTheKeyThatNvmeCliMakesOfTheSame) {
     const auto theirs = ChapSecret::Parse(Untransformed(kTransformedByNvmeCli[i]), "it");
     ASSERT_TRUE(ours.ok()) << ours.error().message;
     ASSERT_TRUE(theirs.ok()) << theirs.error().message;
-    EXPECT_TRUE(ours->KeyFor(kTestHostNqn) == theirs->KeyFor(kTestHostNqn)) << i;
-    EXPECT_EQ(ours->KeyFor(kTestHostNqn).size(), kTestSecrets[i].size_bytes);
+    EXPECT_TRUE(ours->KeyFor(kTestHostNqn).value() == theirs->KeyFor(kTestHostNqn).value()) << i;
+    EXPECT_EQ(ours->KeyFor(kTestHostNqn).value().size(), kTestSecrets[i].size_bytes);
   }
 }
 
 TEST(ChapSecret, DiffersFromNameToNameWhereThereIsATransformation) {
   const auto plain = ChapSecret::Parse(kTestSecrets[0].text, "it");
   const auto transformed = ChapSecret::Parse(kTestSecrets[1].text, "it");
-  EXPECT_TRUE(plain->KeyFor("nqn.a") == plain->KeyFor("nqn.b"));
-  EXPECT_FALSE(transformed->KeyFor("nqn.a") == transformed->KeyFor("nqn.b"));
+  EXPECT_TRUE(plain->KeyFor("nqn.a").value() == plain->KeyFor("nqn.b").value());
+  EXPECT_FALSE(transformed->KeyFor("nqn.a").value() == transformed->KeyFor("nqn.b").value());
 }
 
 TEST(ChapSecret, WithAnyCharacterOfItsBase64ChangedIsRefused) {

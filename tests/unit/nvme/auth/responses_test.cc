@@ -67,8 +67,8 @@ TEST(ChapResponses, AreThoseOfTheSpecificationsFormulas) {
                       .subsystem_nqn = kTestSubsystemNqn,
                       .shared = vector.exchanged ? &shared : nullptr};
     const Nonce nonce{.sequence = 0xa1b2c3d4, .value = challenge};
-    EXPECT_EQ(Hex(HostResponse(terms, *secret, nonce)), vector.host);
-    EXPECT_EQ(Hex(ControllerResponse(terms, *secret, nonce)), vector.controller);
+    EXPECT_EQ(Hex(HostResponse(terms, *secret, nonce).value()), vector.host);
+    EXPECT_EQ(Hex(ControllerResponse(terms, *secret, nonce).value()), vector.controller);
   }
 }
 

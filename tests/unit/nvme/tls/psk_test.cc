@@ -145,45 +145,88 @@ TEST(Psk, HasNoIdentityOfVersion0ForNamesThatAreTooLong) {
   EXPECT_TRUE(psk->KeyFor(host, std::string(223, 's'), IdentityVersion::kV1).ok());
 }
 
-TEST(IdentityChoice, TriesTheOtherIdentityWhenOneIsRefused) {
-  IdentityChoice choice;
-  EXPECT_EQ(choice.next(), IdentityVersion::kV0);
-  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, true));
-  EXPECT_EQ(choice.next(), IdentityVersion::kV1);
-  // Another connection that was on its way with the first one.
-  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, true));
-  EXPECT_EQ(choice.next(), IdentityVersion::kV1);
+TEST(Psk, SaysForWhichNamesThereIsAnIdentityOfVersion0) {
+  const std::string host(120, 'h');
+  EXPECT_TRUE(Psk::HasVersion0For(host, std::string(125, 's')));
+  EXPECT_FALSE(Psk::HasVersion0For(host, std::string(126, 's')));
+}
+
+TEST(Psk, HasAChoiceOfItsOwnForEachAddress) {
+  const auto psk = Psk::Parse(kVectors[0].text, "the key");
+  psk->choice("10.0.0.1:4420").Accepted(IdentityVersion::kV1);
+  EXPECT_EQ(psk->choice("10.0.0.1:4420").next(), IdentityVersion::kV1);
+  EXPECT_EQ(psk->choice("10.0.1.1:4420").next(), IdentityVersion::kV0);
+}
+
+TEST(IdentityChoice, TriesTheOtherIdentityWhenOneIsRefusedInWhateverWay) {
+  for (const auto refusal :
+       {IdentityRefusal::kSilent, IdentityRefusal::kPerhaps, IdentityRefusal::kUnknown}) {
+    IdentityChoice choice;
+    EXPECT_EQ(choice.next(), IdentityVersion::kV0);
+    EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, refusal));
+    EXPECT_EQ(choice.next(), IdentityVersion::kV1);
+    // Another connection that was on its way with the first one.
+    EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, refusal));
+    EXPECT_EQ(choice.next(), IdentityVersion::kV1);
+  }
 }
 
 TEST(IdentityChoice, StaysWithTheIdentityThatWasTaken) {
   IdentityChoice choice;
-  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, true));
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, IdentityRefusal::kUnknown));
   choice.Accepted(IdentityVersion::kV1);
+  EXPECT_EQ(choice.next(), IdentityVersion::kV1);
+  // Another connection that was on its way with the first one.
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, IdentityRefusal::kUnknown));
   EXPECT_EQ(choice.next(), IdentityVersion::kV1);
   choice.Accepted(IdentityVersion::kV0);
   EXPECT_EQ(choice.next(), IdentityVersion::kV0);
 }
 
-// The target may have been stopped in the midst of the handshake.
-TEST(IdentityChoice, DoesNotTurnFromWhatWasTakenBecauseAConnectionEnds) {
+// The target may have been stopped in the midst of the handshake, or be short of memory.
+TEST(IdentityChoice, DoesNotTurnFromWhatWasTakenBecauseATargetIsInTrouble) {
   IdentityChoice choice;
-  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, false));
-  EXPECT_EQ(choice.next(), IdentityVersion::kV1);
-  choice.Accepted(IdentityVersion::kV1);
-  EXPECT_TRUE(choice.Refused(IdentityVersion::kV1, false));
-  EXPECT_EQ(choice.next(), IdentityVersion::kV1);
-  EXPECT_FALSE(choice.Refused(IdentityVersion::kV1, true));
+  choice.Accepted(IdentityVersion::kV0);
+  for (int turn = 0; turn < 10; ++turn)
+    EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, IdentityRefusal::kSilent));
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, IdentityRefusal::kPerhaps));
   EXPECT_EQ(choice.next(), IdentityVersion::kV0);
+  // A connection since then has it count anew.
+  choice.Accepted(IdentityVersion::kV0);
+  for (uint32_t turn = 1; turn < IdentityChoice::kRefusalsOfTakenMax; ++turn) {
+    EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, IdentityRefusal::kPerhaps));
+    EXPECT_EQ(choice.next(), IdentityVersion::kV0);
+  }
+}
+
+TEST(IdentityChoice, TurnsFromWhatWasTakenWhenTheTargetDoesNotKnowItAnyMore) {
+  IdentityChoice choice;
+  choice.Accepted(IdentityVersion::kV0);
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, IdentityRefusal::kUnknown));
+  EXPECT_EQ(choice.next(), IdentityVersion::kV1);
+  EXPECT_FALSE(choice.Refused(IdentityVersion::kV1, IdentityRefusal::kSilent));
+  EXPECT_EQ(choice.next(), IdentityVersion::kV0);
+}
+
+// OpenSSL's server does not say that it knows no such identity.
+TEST(IdentityChoice, TurnsFromWhatWasTakenWhenItIsRefusedTimeAfterTime) {
+  IdentityChoice choice;
+  choice.Accepted(IdentityVersion::kV0);
+  for (uint32_t turn = 0; turn < IdentityChoice::kRefusalsOfTakenMax; ++turn) {
+    EXPECT_EQ(choice.next(), IdentityVersion::kV0);
+    EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, IdentityRefusal::kPerhaps));
+  }
+  EXPECT_EQ(choice.next(), IdentityVersion::kV1);
 }
 
 TEST(IdentityChoice, TakesTurnsOnceBothWereRefused) {
   IdentityChoice choice;
-  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, true));
+  EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, IdentityRefusal::kPerhaps));
   for (int turn = 0; turn < 3; ++turn) {
     EXPECT_EQ(choice.next(), IdentityVersion::kV1);
-    EXPECT_FALSE(choice.Refused(IdentityVersion::kV1, true));
+    EXPECT_FALSE(choice.Refused(IdentityVersion::kV1, IdentityRefusal::kPerhaps));
     EXPECT_EQ(choice.next(), IdentityVersion::kV0);
-    EXPECT_FALSE(choice.Refused(IdentityVersion::kV0, true));
+    EXPECT_FALSE(choice.Refused(IdentityVersion::kV0, IdentityRefusal::kPerhaps));
   }
 }
 

@@ -160,7 +160,8 @@ nvme::tls::RecordCipher TlsServer::Forge() const {
   keys::Secret secret = keys::Secret::Zeroes(secret_.size() / 2);
   for (size_t i = 0; i < secret.size(); ++i)
     secret.mutable_bytes()[i] = static_cast<uint8_t>(std::stoi(secret_.substr(2 * i, 2), nullptr, 16));
-  return {key_.hash, std::move(secret), nvme::tls::RecordCipher::Use::kSeal};
+  return nvme::tls::RecordCipher::Make(key_.hash, std::move(secret), nvme::tls::RecordCipher::Use::kSeal)
+      .value();
 }
 
 }  // namespace cleat::test

@@ -34,14 +34,25 @@ struct Allocations {
   int64_t blocks = 0;  // that are not freed
 };
 Allocations g_allocations;
+// Allocations until none succeeds any more, as when the memory for keys is used up; negative: all do.
+int64_t g_allocations_left = -1;
+
+bool IsRefused() {
+  if (g_allocations_left < 0) return false;
+  if (g_allocations_left == 0) return true;
+  --g_allocations_left;
+  return false;
+}
 
 void* Allocate(size_t bytes, const char* /*file*/, int /*line*/) {
+  if (IsRefused()) return nullptr;
   ++g_allocations.calls;
   ++g_allocations.blocks;
   return std::malloc(bytes);
 }
 void* Reallocate(void* memory, size_t bytes, const char* file, int line) {
   if (memory == nullptr) return Allocate(bytes, file, line);
+  if (IsRefused()) return nullptr;
   ++g_allocations.calls;
   return std::realloc(memory, bytes);
 }
@@ -54,8 +65,8 @@ const bool kCounts = CRYPTO_set_mem_functions(Allocate, Reallocate, Release) == 
 
 // ---- Both ends
 
-std::unique_ptr<Session> MakeSession(ConnectionKey key = TlsKey()) {
-  return Session::Make(std::move(key)).value();
+std::unique_ptr<Session> MakeSession(ConnectionKey key = TlsKey(), const SessionLimits& limits = {}) {
+  return Session::Make(std::move(key), limits).value();
 }
 
 Bytes TakeOutput(Session& session) {
@@ -157,8 +168,9 @@ Received Receive(Session& session, const Bytes& bytes) {
 }
 
 struct Pair {
-  explicit Pair(const char* key = kTlsKeys[0], const TlsServer::Options& options = {})
-      : session(MakeSession(TlsKey(key))), server(TlsKey(key), options) {
+  explicit Pair(const char* key = kTlsKeys[0], const TlsServer::Options& options = {},
+                const SessionLimits& limits = {})
+      : session(MakeSession(TlsKey(key), limits)), server(TlsKey(key), options) {
     const auto error = Connect(*session, server);
     EXPECT_FALSE(error) << error->message;
     // Tickets that came with the handshake.
@@ -241,8 +253,8 @@ TEST(TlsSession, MayChangeWhatWasWrittenAtOnce) {
 
 TEST(TlsSession, AnswersKeyUpdates) {
   Pair pair;
-  for (int turn = 0; turn < 100; ++turn) {
-    const Bytes data = RandomBytes(100, static_cast<uint64_t>(turn));
+  for (uint32_t turn = 0; turn < Session::kKeyUpdatesMax; ++turn) {
+    const Bytes data = RandomBytes(100, turn);
     pair.server.UpdateKey(true);
     pair.server.Write(data);
     EXPECT_EQ(Receive(*pair.session, pair.server.Take()).data, data);
@@ -453,10 +465,71 @@ TEST(TlsSession, EndsWhenATargetSendsTicketsAndNoData) {
   EXPECT_TRUE(Receive(*pair.session, bytes).error);
 }
 
-TEST(TlsSession, AnswersAnyNumberOfKeyUpdatesOnce) {
+// A KeyUpdate is some bytes to its sender and a key schedule here. Otherwise a target that answers one read byte by byte, with a KeyUpdate
+// before each, keeps a reactor busy.
+TEST(TlsSession, EndsWhenATargetSendsMoreKeyUpdatesThanItsDataEarns) {
   Pair pair;
   const Bytes data = RandomBytes(1, 15);
-  for (int turn = 0; turn < 1000; ++turn) {
+  for (uint32_t turn = 0; turn < Session::kKeyUpdatesMax; ++turn) {
+    pair.server.UpdateKey(false);
+    pair.server.Write(data);
+    ASSERT_EQ(Receive(*pair.session, pair.server.Take()).data, data);
+  }
+  pair.server.UpdateKey(false);
+  pair.server.Write(data);
+  const Received received = Receive(*pair.session, pair.server.Take());
+  EXPECT_TRUE(received.data.empty());
+  ASSERT_TRUE(received.error);
+  EXPECT_EQ(received.error->code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(Mentions(*received.error, "more KeyUpdates than 32")) << received.error->message;
+  EXPECT_FALSE(pair.session->output().empty()) << "the target hears of it";
+}
+
+TEST(TlsSession, TakesAKeyUpdateForEachRecordsWorthOfDataHoweverLongItGoesOn) {
+  Pair pair;
+  const Bytes data = RandomBytes(1, 15);
+  for (uint32_t turn = 0; turn < 4 * Session::kKeyUpdatesMax; ++turn) {
+    pair.server.UpdateKey(false);
+    for (uint32_t i = 0; i < Session::kRecordsPerKeyUpdate; ++i) pair.server.Write(data);
+    const Received received = Receive(*pair.session, pair.server.Take());
+    ASSERT_FALSE(received.error) << received.error->message;
+    ASSERT_EQ(received.data.size(), Session::kRecordsPerKeyUpdate);
+  }
+}
+
+// A long life of data earns no larger burst.
+TEST(TlsSession, KeepsNoMoreKeyUpdatesForATargetThanItBeganWith) {
+  Pair pair;
+  const Bytes data = RandomBytes(1, 15);
+  for (uint32_t i = 0; i < 8 * Session::kRecordsPerKeyUpdate; ++i) pair.server.Write(data);
+  ASSERT_FALSE(Receive(*pair.session, pair.server.Take()).error);
+  for (uint32_t turn = 0; turn <= Session::kKeyUpdatesMax; ++turn) {
+    pair.server.UpdateKey(false);
+    pair.server.Write(data);
+  }
+  EXPECT_TRUE(Receive(*pair.session, pair.server.Take()).error);
+}
+
+TEST(TlsSession, OpensNoMoreThanSoManyRecordsByOneRead) {
+  Pair pair;
+  const Bytes data = RandomBytes(1, 15);
+  constexpr uint32_t kRecords = 3 * Session::kRecordsPerReadMax;
+  for (uint32_t i = 0; i < kRecords; ++i) pair.server.Write(data);
+  const Bytes bytes = pair.server.Take();
+  ASSERT_LE(bytes.size(), pair.session->InputSpace().size());
+  std::copy(bytes.begin(), bytes.end(), pair.session->InputSpace().begin());
+  pair.session->Came(bytes.size());
+  Bytes room(kRecords);
+  const auto pieces = Cut(room, {kRecords});
+  for (int turn = 0; turn < 3; ++turn)
+    EXPECT_EQ(pair.session->Read(pieces).value(), Session::kRecordsPerReadMax);
+  EXPECT_EQ(pair.session->Read(pieces).value(), 0U);
+}
+
+TEST(TlsSession, AnswersKeyUpdatesOnceHoweverManyAsked) {
+  Pair pair;
+  const Bytes data = RandomBytes(1, 15);
+  for (uint32_t turn = 0; turn < Session::kKeyUpdatesMax; ++turn) {
     pair.server.UpdateKey(true);
     pair.server.Write(data);
     ASSERT_EQ(Receive(*pair.session, pair.server.Take()).data, data);
@@ -467,6 +540,62 @@ TEST(TlsSession, AnswersAnyNumberOfKeyUpdatesOnce) {
   EXPECT_EQ(pair.session->output().size(), kRecordOverheadBytes + 1 + kRecordOverheadBytes + 5);
   pair.server.Give(TakeOutput(*pair.session));
   EXPECT_EQ(pair.server.Read(), data);
+}
+
+// ---- How long a key is used
+
+TEST(TlsSession, GoesOnToAnotherKeyOfItsOwnBeforeTheFirstOneHasEncryptedTooMuch) {
+  for (const char* const key : kTlsKeys) {
+    constexpr uint64_t kBlocks = 3000;  // three full records
+    Pair pair(key, {}, {.sealed_blocks = kBlocks});
+    const Bytes data = RandomBytes(20 * kRecordDataBytesMax, 18);
+    EXPECT_EQ(Send(*pair.session, pair.server, data, {100'000}), data);
+    EXPECT_FALSE(pair.server.failed());
+    // What the target sends goes on with the target's first key, as nothing was asked for.
+    pair.server.Write(data);
+    EXPECT_EQ(Receive(*pair.session, pair.server.Take()).data, data);
+  }
+}
+
+TEST(TlsSession, SaysSoWithTheFirstRecordBehindTheLimitAlone) {
+  Bytes data = RandomBytes(kRecordDataBytesMax, 19);
+  // A block more than the data for the record's type, one for its tag.
+  constexpr uint64_t kBlocksOfRecord = kRecordDataBytesMax / kBlockBytes + 2;
+  constexpr size_t kRecordBytes = kRecordDataBytesMax + kRecordOverheadBytes;
+  constexpr size_t kUpdateBytes = 5 + kRecordOverheadBytes;
+  Pair pair(kTlsKeys[0], {}, {.sealed_blocks = 2 * kBlocksOfRecord});
+  const auto pieces = Cut(data, {data.size()});
+  for (const size_t bytes :
+       {kRecordBytes, kRecordBytes, kUpdateBytes + kRecordBytes, kRecordBytes, kUpdateBytes + kRecordBytes}) {
+    ASSERT_EQ(pair.session->Write(pieces).value(), data.size());
+    EXPECT_EQ(pair.session->output().size(), bytes);
+    pair.server.Give(TakeOutput(*pair.session));
+    EXPECT_EQ(pair.server.Read(), data);
+  }
+}
+
+// The margin that RFC 8446, 5.5 wants is kept by no more than 2^24.5 full records.
+TEST(TlsSession, EncryptsNoMoreWithOneKeyThanTheStandardAllows) {
+  EXPECT_LE(SessionLimits().sealed_blocks, (uint64_t{1} << 24) * (kRecordDataBytesMax / kBlockBytes));
+  EXPECT_GE(SessionLimits().opened_blocks, SessionLimits().sealed_blocks);
+}
+
+TEST(TlsSession, EndsWhenATargetNeverChangesItsKey) {
+  constexpr uint64_t kBlocks = 3000;
+  for (const bool changes : {false, true}) {
+    Pair pair(kTlsKeys[0], {}, {.opened_blocks = kBlocks});
+    const Bytes data = RandomBytes(kRecordDataBytesMax, 20);
+    std::optional<Error> error;
+    for (int turn = 0; turn < 10 && !error; ++turn) {
+      if (changes) pair.server.UpdateKey(false);
+      pair.server.Write(data);
+      error = Receive(*pair.session, pair.server.Take()).error;
+    }
+    EXPECT_EQ(error.has_value(), !changes);
+    if (error) {
+      EXPECT_TRUE(Mentions(*error, "than one key can protect")) << error->message;
+    }
+  }
 }
 
 // ---- Records that OpenSSL would not make
@@ -611,17 +740,81 @@ TEST(TlsSession, HoldsNoMoreMemoryHoweverManyMessagesCome) {
   int64_t before = 0;
   std::vector<Bytes> theirs;
   for (int turn = 0; turn < 400; ++turn) {
-    pair.server.UpdateKey(turn % 2 == 0);
+    if (turn % 2 == 0) pair.server.UpdateKey(turn % 4 == 0);
     pair.server.SendTicket();
-    pair.server.Write(data);
+    for (uint32_t i = 0; i < Session::kRecordsPerKeyUpdate / 2; ++i) pair.server.Write(data);
     theirs.push_back(pair.server.Take());
   }
   for (size_t turn = 0; turn < theirs.size(); ++turn) {
-    ASSERT_EQ(Receive(*pair.session, theirs[turn]).data, data);
+    ASSERT_EQ(Receive(*pair.session, theirs[turn]).data.size(),
+              data.size() * Session::kRecordsPerKeyUpdate / 2);
     TakeOutput(*pair.session);
     if (turn == 10) before = g_allocations.blocks;
   }
   EXPECT_LE(g_allocations.blocks, before + 8);
+}
+
+// What `step` returns, when OpenSSL is given `count` blocks and no more.
+template <typename Step>
+auto WithAllocations(int64_t count, const Step& step) {
+  g_allocations_left = count;
+  auto result = step();
+  g_allocations_left = -1;
+  return result;
+}
+
+// An engine serves many guests: a connection that gets no memory ends alone.
+TEST(TlsSession, EndsWithoutMemoryForItsKeysAtTheEndOfTheHandshake) {
+  ASSERT_TRUE(kCounts);
+  constexpr int64_t kMost = 5000;
+  uint32_t without_memory = 0;
+  int64_t count = 0;
+  for (; count < kMost; ++count) {
+    auto session = MakeSession();
+    TlsServer server(TlsKey(), {.tickets = 0});
+    ASSERT_FALSE(session->GoOn().value());
+    server.Give(TakeOutput(*session));
+    server.Handshake();
+    const Bytes answer = server.Take();
+    std::copy(answer.begin(), answer.end(), session->InputSpace().begin());
+    session->Came(answer.size());
+    const Result<bool> done = WithAllocations(count, [&] { return session->GoOn(); });
+    if (done.ok()) break;
+    EXPECT_FALSE(session->established());
+    EXPECT_NE(done.error().code, ErrorCode::kPermissionDenied) << done.error().message;
+    if (done.error().code == ErrorCode::kResourceExhausted) ++without_memory;
+  }
+  EXPECT_LT(count, kMost);
+  EXPECT_GT(without_memory, 50U) << "two ciphers, and four keys by HKDF";
+}
+
+TEST(TlsSession, EndsWithoutMemoryForTheKeysOfAKeyUpdateOfEitherSide) {
+  ASSERT_TRUE(kCounts);
+  const Bytes data = RandomBytes(10, 21);
+  for (const bool is_ours : {false, true}) {
+    uint32_t failed = 0;
+    for (int64_t count = 0;; ++count) {
+      Pair pair(kTlsKeys[0], {.tickets = 0});
+      pair.server.UpdateKey(true);
+      pair.server.Write(data);
+      const Bytes bytes = pair.server.Take();
+      Bytes room(data.size());
+      const auto pieces = Cut(room, {room.size()});
+      std::copy(bytes.begin(), bytes.end(), pair.session->InputSpace().begin());
+      pair.session->Came(bytes.size());
+      const Result<size_t> done =
+          is_ours ? [&] {
+            EXPECT_EQ(pair.session->Read(pieces).value(), data.size());
+            return WithAllocations(count, [&] { return pair.session->Write(pieces); });
+          }()
+                  : WithAllocations(count, [&] { return pair.session->Read(pieces); });
+      if (done.ok()) break;
+      ++failed;
+      EXPECT_EQ(done.error().code, ErrorCode::kResourceExhausted) << done.error().message;
+      EXPECT_FALSE(pair.session->Write(pieces).ok()) << "for good";
+    }
+    EXPECT_GT(failed, 10U);
+  }
 }
 
 TEST(TlsSession, TakesItsMemoryWithIt) {
