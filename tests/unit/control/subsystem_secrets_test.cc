@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <span>
 #include <string>
@@ -74,6 +75,46 @@ class SubsystemSecretsTest : public KeysRig {
     ASSERT_TRUE(state_->controllers().Create(NewController("vm")).ok());
     ASSERT_TRUE(state_->attachments().Attach(Attach("a", "vm")).ok());
     ASSERT_TRUE(WaitFor("controllers/vm/attachments/a").ok());
+  }
+  // For engine-0, which can't attach it.
+  void BeginWithAll() {
+    ASSERT_TRUE(Create(WithAll()).ok());
+    ASSERT_TRUE(state_->disks().Create(NvmeDisk("a")).ok());
+    v1::CreateControllerRequest request = NewController("vm");
+    request.mutable_controller()->mutable_spec()->set_engine("engines/engine-0");
+    ASSERT_TRUE(state_->controllers().Create(request).ok());
+    ASSERT_TRUE(state_->attachments().Attach(Attach("a", "vm")).ok());
+  }
+  v1::AttachmentStatus Attached() { return state_->attachments().Get(GetAttachment("vm", "a"))->status(); }
+  void AwaitTooOld() {
+    Await("it is known what becomes of it", [&] {
+      const v1::AttachmentState state = Attached().state();
+      return state == v1::ATTACHMENT_STATE_FAILED || state == v1::ATTACHMENT_STATE_READY;
+    });
+    EXPECT_EQ(Attached().state(), v1::ATTACHMENT_STATE_FAILED);
+    EXPECT_TRUE(Attached().message().starts_with(
+        "engines/engine-0 (version 0.0.1, protocol 5) can't attach a disk of subsystems/array, which has "
+        "secrets and takes protocol 6: upgrade the engine (cleatctl engine upgrade), or stop it and start "
+        "the "
+        "new one under the same name (--name engine-0)"))
+        << Attached().message();
+  }
+  // `in_vain`: what is waited for never comes, and limits pass.
+  v1::UpgradeStatus Upgraded(const std::string& from, const std::string& to, bool in_vain = false) {
+    v1::UpgradeEngineRequest request;
+    request.set_name(EngineName(from));
+    request.set_to(EngineName(to));
+    Await("it can begin", [&] { return state_->upgrades().Begin(request).ok(); });
+    v1::UpgradeStatus status;
+    Await("it has ended", [&] {
+      if (in_vain) {
+        clock_.Leap(kHourNs + kNsPerSecond);
+        link_->Wake();
+      }
+      status = state_->engines().Get(GetEngine(from))->status().upgrade();
+      return status.state() != v1::UPGRADE_STATE_RUNNING;
+    });
+    return status;
   }
   void DetachOne() {
     ASSERT_TRUE(state_->attachments().Detach(Detach("vm", "a")).ok());
@@ -295,6 +336,67 @@ TEST_F(SubsystemSecretsTest, EnginesAreToldThemWrappedAndWithoutOneNothing) {
   EXPECT_EQ(TextOf(Told().dhchap_secret()), kChapSecret);
   EXPECT_EQ(TextOf(Told().dhchap_ctrl_secret()), kOtherChapSecret);
   EXPECT_EQ(TextOf(Told().tls_psk()), kTlsPsk);
+}
+
+// ---- Engines of before
+
+TEST_F(SubsystemSecretsTest, AnEngineThatIsTooOldForThemIsNotAskedAndTheErrorNamesIt) {
+  engine_.set_protocol(kProtocolSecrets - 1);
+  ASSERT_TRUE(engine_.Connect());
+  ASSERT_TRUE(Create(NewSubsystem("array")).ok());
+  AttachOne();
+  EXPECT_TRUE(engine_.Has("controllers/vm", 0)) << "without secrets it does what it always did";
+  DetachOne();
+  for (const bool tls : {false, true}) {
+    SCOPED_TRACE(tls);
+    v1::CreateSubsystemRequest one = NewSubsystem("array");
+    v1::SubsystemSpec& spec = *one.mutable_subsystem()->mutable_spec();
+    (tls ? spec.mutable_tls_psk() : spec.mutable_dhchap_secret())->set_plain_key(tls ? kTlsPsk : kChapSecret);
+    ASSERT_TRUE(UpdateTo(one).ok());
+    (void)engine_.TakeRequests();
+    ASSERT_TRUE(state_->attachments().Attach(Attach("a", "vm")).ok());
+    AwaitTooOld();
+    const Requests asked = engine_.TakeRequests();
+    EXPECT_EQ(std::count(asked.begin(), asked.end(), "Attach controllers/vm 0 disks/a"), 0);
+    EXPECT_FALSE(engine_.Has("controllers/vm", 0));
+    DetachOne();
+    (tls ? spec.mutable_tls_psk() : spec.mutable_dhchap_secret())->clear_key();  // removed
+    ASSERT_TRUE(UpdateTo(one).ok());
+  }
+}
+
+TEST_F(SubsystemSecretsTest, TheSuccessorOfOneThatIsTooOldIsToldThem) {
+  engine_.set_protocol(kProtocolSecrets - 1);
+  ASSERT_TRUE(engine_.Connect());
+  BeginWithAll();
+  AwaitTooOld();
+  engine_.Die();
+  engine_.set_protocol(kProtocolSecrets);
+  ASSERT_TRUE(engine_.Connect());
+  ASSERT_TRUE(WaitFor("controllers/vm/attachments/a").ok());
+  EXPECT_EQ(TextOf(Told().tls_psk()), kTlsPsk);
+}
+
+// As the error says; and nothing goes back.
+TEST_F(SubsystemSecretsTest, AnUpgradeFromOneThatIsTooOldGoesThroughAndNotBack) {
+  FakeEngine newer(socket_, "engine-1");
+  engine_.set_protocol(kProtocolSecrets - 1);
+  ASSERT_TRUE(engine_.Connect());
+  BeginWithAll();
+  AwaitTooOld();
+  ASSERT_TRUE(newer.Connect());
+  EXPECT_EQ(Upgraded("engine-0", "engine-1").moved(), 1U);
+  ASSERT_TRUE(WaitFor("controllers/vm/attachments/a").ok());
+  EXPECT_EQ(TextOf(newer.DiskAt("controllers/vm", 0).nvme_tcp().tls_psk()), kTlsPsk);
+
+  const v1::UpgradeStatus back = Upgraded("engine-1", "engine-0", /*in_vain=*/true);
+  EXPECT_EQ(back.moved(), 0U);
+  ASSERT_EQ(back.failed_size(), 1);
+  EXPECT_NE(back.failed(0).reason().find("which has secrets and takes protocol 6"), std::string::npos)
+      << back.ShortDebugString();
+  EXPECT_TRUE(newer.Has("controllers/vm", 0));
+  EXPECT_FALSE(engine_.Has("controllers/vm", 0));
+  EXPECT_TRUE(WaitFor("controllers/vm/attachments/a").ok()) << "it is served as before";
 }
 
 TEST_F(SubsystemSecretsTest, ANewKeyEncryptionKeyWrapsThemAnewAndTheOldOneCanGo) {

@@ -406,6 +406,32 @@ TEST_F(SubsystemsTest, AStoreOfBeforeIsMigratedAndTakesSubsystems) {
   EXPECT_TRUE(Get("array").ok());
 }
 
+// A cleatd of before would leave secrets out, so that it may not read a store that can have some (StoreTest.AStoreOfANewerVersion...).
+TEST_F(SubsystemsTest, AStoreOfBeforeSecretsBecomesOneThatACleatdOfThenRefuses) {
+  constexpr int kOfThen = 11;
+  ASSERT_TRUE(Create(NewSubsystem("array")).ok());
+  const std::string etag = Get("array")->etag();
+  Stop();
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open((dir_ / "cleat.db").c_str(), &db), SQLITE_OK);
+  const std::string back = fmt::format("PRAGMA user_version = {}", kOfThen);
+  ASSERT_EQ(sqlite3_exec(db, back.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  Start();
+  EXPECT_EQ(Get("array")->etag(), etag);
+  Stop();
+  ASSERT_EQ(sqlite3_open((dir_ / "cleat.db").c_str(), &db), SQLITE_OK);
+  int version = 0;
+  const auto read = [](void* to, int, char** values, char**) {
+    *static_cast<int*>(to) = std::stoi(values[0]);
+    return 0;
+  };
+  EXPECT_EQ(sqlite3_exec(db, "PRAGMA user_version", read, &version, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  EXPECT_GT(version, kOfThen);
+  Start();
+}
+
 // ---- What engines are told, and tell ----
 
 TEST_F(SubsystemsTest, AnEngineIsToldOfTheSubsystemWithEachDisk) {

@@ -9,6 +9,7 @@
 #include "control/link/translate.h"
 #include "control/model/names.h"
 #include "control/validate/backends.h"
+#include "control/validate/spec_secrets.h"
 
 namespace cleat::control {
 namespace {
@@ -22,6 +23,27 @@ std::string TooOldForIncoming(const EngineInfo& engine) {
       EngineName(engine.id), engine.version, engine.protocol, kProtocolMoves, engine.id);
 }
 
+// An engine that knows nothing of secrets would connect without them, in plain text and to whoever answers.
+std::string TooOldForSecrets(const EngineInfo& engine, const std::string& subsystem) {
+  return fmt::format(
+      "{} (version {}, protocol {}) can't attach a disk of {}, which has secrets and takes protocol {}: "
+      "upgrade the engine (cleatctl engine upgrade), or stop it and start the new one under the same name "
+      "(--name {})",
+      EngineName(engine.id), engine.version, engine.protocol, subsystem, kProtocolSecrets, engine.id);
+}
+
+// An older engine is not asked for what it would do wrong without an error.
+Status CheckProtocol(const EngineInfo& engine, const AttachmentIntent& intent,
+                     const engine::v1::Attachment& attachment) {
+  if (attachment.incoming() && engine.protocol < kProtocolMoves)
+    return Error(ErrorCode::kFailedPrecondition, TooOldForIncoming(engine));
+  if (!WrappedKeysIn(intent.subsystem).empty() && engine.protocol < kProtocolSecrets) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 TooOldForSecrets(engine, intent.disk.spec.nvme_tcp().subsystem()));
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 void AttachmentRequests::Attach(EngineView& engine, const std::string& controller,
@@ -29,9 +51,9 @@ void AttachmentRequests::Attach(EngineView& engine, const std::string& controlle
   ControllerView& view = engine.controllers[controller];
   const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
   const engine::v1::Attachment attachment = ToEngine(intent, engine.info.protocol);
-  if (attachment.incoming() && engine.info.protocol < kProtocolMoves) {
-    return requests_.FailAttachment(engine, view, key,
-                                    Error(ErrorCode::kFailedPrecondition, TooOldForIncoming(engine.info)));
+  if (const Status status = CheckProtocol(engine.info, intent, attachment); !status.ok()) {
+    view.last_error = status.error().message;  // so that a move to this engine says why its controller stays
+    return requests_.FailAttachment(engine, view, key, status);
   }
   if (view.targets.Failures(key.target) == 0)
     context_.state.attachments().Report(engine.info.id, key, {.state = v1::ATTACHMENT_STATE_OPENING});
