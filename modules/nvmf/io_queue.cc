@@ -59,7 +59,7 @@ void IoQueue::Computed() {
 
 void IoQueue::EndLogin(const Error& reason) {
   if (reason.code == ErrorCode::kCancelled) return arithmetic_.Cancel();
-  arithmetic_.Lose();
+  arithmetic_.Lose(reason);
 }
 
 uint64_t IoQueue::PauseNs() const {

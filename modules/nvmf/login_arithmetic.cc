@@ -95,8 +95,11 @@ void LoginArithmetic::Succeed() {
   if (End()) line_->Succeeded(names_.path);
 }
 
-void LoginArithmetic::Lose() {
-  if (End()) line_->Failed(names_.path);
+void LoginArithmetic::Lose(const Error& reason) {
+  const bool is_late = job_ != nullptr && reason.code == ErrorCode::kDeadlineExceeded;
+  const bool had_turn = End();
+  ended_in_line_ |= is_late;
+  if (had_turn && !is_late) line_->Failed(names_.path);
 }
 
 void LoginArithmetic::Cancel() {

@@ -40,10 +40,11 @@ class LoginArithmetic {
   // How the login has ended, of which there may be a next one here: the queue is in use, its connection was lost, or nobody wants it. What has
   // begun runs to its end, and what has not is left out.
   void Succeed();
-  void Lose();
+  void Lose(const Error& reason);
   void Cancel();
 
-  // Lost or cancelled while it was in the line: this host had no turn for it, and the target is not to blame. place() is kept for the next try.
+  // Lost or cancelled while it was in the line, or too late as it was still being computed: this host is at fault and not the target. place() is
+  // kept for the next try of one that had no turn.
   bool ended_in_line() const { return ended_in_line_; }
   LoginPlace place() const { return place_; }
   // The least pause before the path's next try, after Lose.

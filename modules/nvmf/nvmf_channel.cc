@@ -207,7 +207,10 @@ void NvmfChannel::EndLife(LifeId id, const Error& reason) {
   }
   const uint32_t path = life->plan.id.path;
   life->is_over = true;
-  if (life->queue && !life->queue->ended()) life->queue->End(reason);
+  // A login that is under way comes to nothing by no fault of its own.
+  if (life->queue && !life->queue->ended()) {
+    life->queue->End({life->queue->ready() ? reason.code : ErrorCode::kCancelled, reason.message});
+  }
   if (!life->is_reported) Report(*life);
   lives_[path].reset();
 }

@@ -105,7 +105,11 @@ void NvmfPath::PlanNextTry() {
     constexpr uint32_t kDoublingsMax = 10;
     most_ns = std::max(most_ns, std::min(kPauseMinNs << std::min(failures_ - 1, kDoublingsMax), kPauseMaxNs));
   }
-  if (!ended_in_line_) ++failures_;
+  if (ended_in_line_) {
+    most_ns = std::max(most_ns, LoginLine::kTurnPauseNs);
+  } else {
+    ++failures_;
+  }
   try_at_ns_ = reactor_.now_ns() + reactor_.random().Between(most_ns / 2, most_ns);
   StepAt(try_at_ns_);
 }
@@ -162,7 +166,7 @@ void NvmfPath::Lost(uint64_t life, const Error& reason) {
 
 // A target that has closed the connection meanwhile says nothing of why.
 void NvmfPath::LoginLost(const Error& reason) {
-  arithmetic_.Lose();
+  arithmetic_.Lose(reason);
   ended_in_line_ = arithmetic_.ended_in_line();
   if (!ended_in_line_) {
     failures_ = std::max(failures_, 1U);

@@ -137,6 +137,7 @@ void PathReservation::TryQueue() {
 
 void PathReservation::QueueReady() {
   tries_ = 0;
+  queue_id_.place = 0;
   used_ns_ = control_.now_ns();
   if (!waits_) return;
   const nvme::fabrics::QueuedCommand command = *std::exchange(waits_, std::nullopt);

@@ -52,7 +52,7 @@ void IdentityChoice::Accepted(IdentityVersion version) {
   const MutexLock lock(mutex_);
   taken_ = version;
   refused_.reset();
-  refusals_of_taken_ = 0;
+  refusals_of_taken_ = silences_of_taken_ = 0;
 }
 
 // Once both were refused the two take turns, each of them as a refusal for good.
@@ -61,10 +61,10 @@ bool IdentityChoice::Refused(IdentityVersion version, IdentityRefusal refusal) {
   if (taken_) {
     // A connection was on its way with this one when the other one was taken.
     if (*taken_ != version) return true;
-    if (refusal == IdentityRefusal::kSilent) return true;
+    if (refusal == IdentityRefusal::kSilent && ++silences_of_taken_ < kSilencesOfTakenMax) return true;
     if (refusal == IdentityRefusal::kPerhaps && ++refusals_of_taken_ < kRefusalsOfTakenMax) return true;
     taken_.reset();
-    refusals_of_taken_ = 0;
+    refusals_of_taken_ = silences_of_taken_ = 0;
   }
   const bool are_both = refused_.has_value() && *refused_ != version;
   refused_ = version;

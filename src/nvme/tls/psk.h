@@ -50,6 +50,8 @@ class IdentityChoice {
  public:
   // Refusals in a row by kPerhaps of what was taken, until the other one is tried.
   static constexpr uint32_t kRefusalsOfTakenMax = 3;
+  // And by kSilent, since the last time that it was taken: a target that is stopped looks like one that says nothing of a key.
+  static constexpr uint32_t kSilencesOfTakenMax = 16;
 
   IdentityVersion next() const;
   void Accepted(IdentityVersion version);
@@ -61,6 +63,7 @@ class IdentityChoice {
   std::optional<IdentityVersion> taken_ CLEAT_GUARDED_BY(mutex_);
   std::optional<IdentityVersion> refused_ CLEAT_GUARDED_BY(mutex_);  // the last one, since none is taken
   uint32_t refusals_of_taken_ CLEAT_GUARDED_BY(mutex_) = 0;
+  uint32_t silences_of_taken_ CLEAT_GUARDED_BY(mutex_) = 0;
 };
 
 // What a TLS connection between one host and one subsystem is made with.

@@ -208,6 +208,17 @@ TEST(IdentityChoice, TurnsFromWhatWasTakenWhenTheTargetDoesNotKnowItAnyMore) {
   EXPECT_EQ(choice.next(), IdentityVersion::kV0);
 }
 
+// Linux' target closes without a word.
+TEST(IdentityChoice, TurnsFromWhatWasTakenWhenTheTargetHasNothingElseToSayForLong) {
+  IdentityChoice choice;
+  choice.Accepted(IdentityVersion::kV0);
+  for (uint32_t turn = 0; turn < IdentityChoice::kSilencesOfTakenMax; ++turn) {
+    EXPECT_EQ(choice.next(), IdentityVersion::kV0);
+    EXPECT_TRUE(choice.Refused(IdentityVersion::kV0, IdentityRefusal::kSilent));
+  }
+  EXPECT_EQ(choice.next(), IdentityVersion::kV1);
+}
+
 // OpenSSL's server does not say that it knows no such identity.
 TEST(IdentityChoice, TurnsFromWhatWasTakenWhenItIsRefusedTimeAfterTime) {
   IdentityChoice choice;
