@@ -53,7 +53,7 @@ class Demo:
 
     def make_disks(self):
         self.say("cut two disks from it; the engine encrypts the second one (AES-XTS)")
-        self.host.guest.run("head -c 64 /dev/urandom >/run/secret.key")
+        self.host.guest.run("umask 077 && head -c 64 /dev/urandom >/run/secret.key")
         for disk, more in (("plain", ()), ("secret", ("--encryption-key-file", "/run/secret.key"))):
             made = self.host.ctl("disk", "create", disk, "--size", "96M", "--pool", "nvme0", *more)
             self.say.show(f"{disk}: extents {', '.join(map(str, self.extents(made)))}")

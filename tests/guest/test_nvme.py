@@ -186,7 +186,7 @@ class NvmeTest(SharedBenchTest):
         self.guest.run(f"ln -sf {drive} /run/another_name")
         for name in (drive, "/run/another_name"):
             self.refused(["FILE_TAKEN", "pools/p"], "disk", "create", "whole", "--size", "512M", "--block", "4K", "--file", name)
-        self.guest.run("head -c 64 /dev/urandom >/run/b.key")
+        self.guest.run("umask 077 && head -c 64 /dev/urandom >/run/b.key")
         self.make("a", "64M")
         disks = {"b": self.make("b", "80M", "--encryption-key-file", "/run/b.key")}
         loads = {"a": self.start_load("a", "--memory-pinned"), "b": self.start_load("b")}
