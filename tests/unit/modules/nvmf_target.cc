@@ -14,9 +14,10 @@
 #include "base/check.h"
 
 namespace cleat::test {
-namespace {
 
 using Bytes = std::vector<uint8_t>;
+
+namespace {
 
 uint64_t Get(const uint8_t* at, int bytes) {
   uint64_t value = 0;
