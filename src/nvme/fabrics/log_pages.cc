@@ -34,51 +34,67 @@ Error Damage(const std::string& who, std::string_view what) {
   return {ErrorCode::kDataLoss, fmt::format("{}: {}", who, what)};
 }
 
-// A text field, which ends with a zero, blanks or the field's end.
-std::string TextAt(std::span<const uint8_t> data, uint64_t offset, size_t bytes) {
+// A text field, which ends with a zero, blanks or the field's end. `field` for the error.
+Result<std::string> TextAt(std::span<const uint8_t> data, uint64_t offset, size_t bytes,
+                           std::string_view field) {
   const auto* const begin = reinterpret_cast<const char*>(data.data() + offset);
   std::string text(begin, strnlen(begin, bytes));
-  for (char& c : text) {
-    if (c < ' ' || c > '~') c = ' ';
+  if (std::ranges::any_of(text, [](char c) { return c < ' ' || c > '~'; })) {
+    return Error(ErrorCode::kDataLoss, fmt::format("{} with bytes that are no text", field));
   }
   const size_t last = text.find_last_not_of(' ');
   text.resize(last == std::string::npos ? 0 : last + 1);
   return text;
 }
 
-// nullopt: a record that can't be used.
-std::optional<DiscoveryRecord> ParseRecord(std::span<const uint8_t> data) {
-  constexpr uint64_t kType = 0, kFamily = 1, kKind = 2, kRequirements = 3, kPort = 4, kController = 6,
-                     kAdminEntries = 8, kService = 32, kSubsystem = 256, kAddress = 512, kTsas = 768;
-  constexpr size_t kServiceBytes = 32, kNameBytes = 256;
+// TRADDR and TRSVCID, and the two as an address where the transport has such.
+cleat::Status ParseWhere(std::span<const uint8_t> data, DiscoveryRecord& record) {
+  constexpr uint64_t kFamily = 1, kService = 32, kAddress = 512;
+  constexpr size_t kServiceBytes = 32, kAddressBytes = 256;
+  CLEAT_ASSIGN(record.port_text, TextAt(data, kService, kServiceBytes, "a port (TRSVCID)"));
+  CLEAT_ASSIGN(record.address_text, TextAt(data, kAddress, kAddressBytes, "an address (TRADDR)"));
+  const uint8_t family = data[kFamily];
+  if (family != static_cast<uint8_t>(AddressFamily::kIpv4) &&
+      family != static_cast<uint8_t>(AddressFamily::kIpv6))
+    return {};
+  auto address =
+      TransportAddressOf(static_cast<AddressFamily>(family), record.address_text, record.port_text);
+  if (address) record.address = *address;
+  if (!address && record.transport == static_cast<uint8_t>(TransportType::kTcp)) {
+    return Error(ErrorCode::kDataLoss, fmt::format("an address (TRADDR, TRSVCID, ADRFAM {}) that is none: {}",
+                                                   family, address.error().message));
+  }
+  return {};
+}
+
+// The error goes on after "record 3 has ".
+Result<DiscoveryRecord> ParseRecord(std::span<const uint8_t> data) {
+  constexpr uint64_t kType = 0, kKind = 2, kRequirements = 3, kPort = 4, kController = 6, kAdminEntries = 8,
+                     kSubsystem = 256, kTsas = 768;
+  constexpr size_t kNameBytes = 256;
   DiscoveryRecord record;
   record.transport = data[kType];
   const uint8_t kind = data[kKind];
   if (kind < static_cast<uint8_t>(DiscoveredKind::kReferral) ||
       kind > static_cast<uint8_t>(DiscoveredKind::kThisService)) {
-    return std::nullopt;
+    return Error(ErrorCode::kDataLoss, fmt::format("type {} (SUBTYPE), which is not known", kind));
   }
   record.kind = static_cast<DiscoveredKind>(kind);
   const uint8_t channel = data[kRequirements] & 3U;
-  if (channel <= static_cast<uint8_t>(SecureChannel::kNotRequired))
-    record.secure_channel = static_cast<SecureChannel>(channel);
+  if (channel > static_cast<uint8_t>(SecureChannel::kNotRequired))
+    return Error(ErrorCode::kDataLoss,
+                 "a reserved value where it says whether a secure channel is due (TREQ)");
+  record.secure_channel = static_cast<SecureChannel>(channel);
   record.flow_control_optional = (data[kRequirements] & 4U) != 0;
   record.port_id = At<uint16_t>(data, kPort);
   record.controller_id = At<uint16_t>(data, kController);
   record.admin_entries_max = At<uint16_t>(data, kAdminEntries);
-  record.port_text = TextAt(data, kService, kServiceBytes);
-  record.address_text = TextAt(data, kAddress, kNameBytes);
   const auto* const name = reinterpret_cast<const char*>(data.data() + kSubsystem);
   record.subsystem_nqn.assign(name, strnlen(name, kNameBytes));
-  if (!CheckNqn(record.subsystem_nqn, "it")) return std::nullopt;
+  if (!CheckNqn(record.subsystem_nqn, "it"))
+    return Error(ErrorCode::kDataLoss, "a subsystem's name that is no NQN (SUBNQN)");
+  CLEAT_TRY(ParseWhere(data, record));
   record.tls = record.transport == static_cast<uint8_t>(TransportType::kTcp) && data[kTsas] != 0;
-  const uint8_t family = data[kFamily];
-  if (family == static_cast<uint8_t>(AddressFamily::kIpv4) ||
-      family == static_cast<uint8_t>(AddressFamily::kIpv6)) {
-    auto address =
-        TransportAddressOf(static_cast<AddressFamily>(family), record.address_text, record.port_text);
-    if (address) record.address = *address;
-  }
   return record;
 }
 
@@ -208,8 +224,8 @@ Result<DiscoveryLog> ParseDiscoveryLog(std::span<const uint8_t> log, const std::
         ParseRecord(log.subspan(kDiscoveryHeaderBytes + i * kDiscoveryRecordBytes, kDiscoveryRecordBytes));
     if (record) {
       parsed.records.push_back(std::move(*record));
-    } else {
-      ++parsed.skipped;
+    } else if (++parsed.skipped == 1) {
+      parsed.why_skipped = fmt::format("record {} has {}", i, record.error().message);
     }
   }
   return parsed;

@@ -92,8 +92,11 @@ struct DiscoveryRecord {
 struct DiscoveryLog {
   uint64_t generation = 0;
   std::vector<DiscoveryRecord> records;
-  uint32_t skipped = 0;  // records of a kind that is not known, or with names that are none
+  uint32_t skipped = 0;  // records with a field that can't be what it has to be
+  std::string
+      why_skipped;  // of the first of them: "record 3 has a port (TRSVCID) with bytes that are no text"
 };
+// One damaged record says nothing of the others, so that it is skipped. kDataLoss: the log ends before its records do.
 Result<DiscoveryLog> ParseDiscoveryLog(std::span<const uint8_t> log, const std::string& who);
 
 // ---- ANA

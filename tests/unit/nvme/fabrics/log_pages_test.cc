@@ -134,6 +134,40 @@ TEST(DiscoveryLog, ARecordSaysWhereASubsystemIs) {
   EXPECT_EQ(TextOfAddress(*parsed.records[0].address), "10.0.0.1:4420");
 }
 
+TEST(DiscoveryLog, ADamagedRecordIsSkippedAndItsFieldNamed) {
+  const auto why = [](size_t offset, uint8_t value) {
+    Bytes log = DiscoveryBytes(9, 3);
+    log[2048 + offset] = value;
+    const DiscoveryLog parsed = ParseDiscoveryLog(log, "a").value();
+    EXPECT_EQ(parsed.records.size(), parsed.skipped == 0 ? 3U : 2U);
+    return parsed.why_skipped;
+  };
+  EXPECT_EQ(why(0, 3), "");
+  EXPECT_EQ(why(2, 9), "record 1 has type 9 (SUBTYPE), which is not known");
+  EXPECT_NE(why(3, 3).find("(TREQ)"), std::string::npos);
+  EXPECT_NE(why(256, 'x').find("(SUBNQN)"), std::string::npos);
+  EXPECT_NE(why(32, 7).find("(TRSVCID)"), std::string::npos) << "no text";
+  EXPECT_NE(why(32, 'x').find("TRSVCID"), std::string::npos) << "no number";
+  EXPECT_NE(why(512 + 8, 0xff).find("(TRADDR)"), std::string::npos) << "no text";
+  EXPECT_NE(why(512, 'x').find("TRADDR"), std::string::npos) << "no address";
+  EXPECT_NE(why(1, 2).find("ADRFAM 2"), std::string::npos) << "an address of the other family";
+}
+
+TEST(DiscoveryLog, ATextThatFillsItsFieldEndsWithIt) {
+  Bytes log = DiscoveryBytes(9, 1);
+  std::fill_n(log.begin() + 1024 + 512, 256, 'a');
+  std::fill_n(log.begin() + 1024 + 256, 256, 'n');
+  EXPECT_EQ(ParseDiscoveryLog(log, "a")->skipped, 1U) << "the name has no end";
+  std::memset(&log[1024 + 256], 0, 256);
+  std::memcpy(&log[1024 + 256], "nqn.2024-01.com.example:a", 25);
+  log[1024] = 2;
+  log[1024 + 1] = 4;
+  const DiscoveryLog parsed = ParseDiscoveryLog(log, "a").value();
+  ASSERT_EQ(parsed.records.size(), 1U) << "Fibre Channel has addresses of its own: " << parsed.why_skipped;
+  EXPECT_EQ(parsed.records[0].address_text.size(), 256U);
+  EXPECT_FALSE(parsed.records[0].address);
+}
+
 TEST(AnaLog, GroupsAreFoundWithTheirState) {
   Bytes log = AnaBytes(3, 2);
   log[16 + 32 + 16] = 0x0f;
