@@ -229,6 +229,7 @@ struct NvmfTarget::Session {
       case 0x00: {  // Property Set
         if (Get(&entry[44], 4) != 0x14) return Respond(entry, 0, kInvalidField);
         configuration = static_cast<uint32_t>(Get(&entry[48], 4));
+        if ((configuration >> 14 & 3) != 0) ++target.counts.farewells;
         return Respond(entry);
       }
       case 0x04:  // Property Get
@@ -288,8 +289,10 @@ struct NvmfTarget::Session {
   }
 
   bool Connect(const Bytes& entry, const Bytes& data) {
-    if (data.size() != 1024 || std::strcmp(reinterpret_cast<const char*>(&data[256]), kSubsystem) != 0)
-      return Respond(entry, 0, kConnectInvalid);
+    if (data.size() != 1024) return Respond(entry, 0, kConnectInvalid);
+    const auto* const asked = reinterpret_cast<const char*>(&data[256]);
+    is_discovery = std::strcmp(asked, kDiscovery) == 0 && Get(&entry[42], 2) == 0;
+    if (!is_discovery && std::strcmp(asked, kSubsystem) != 0) return Respond(entry, 0, kConnectInvalid);
     if (target.faults.refuse_host) return Respond(entry, 0, kConnectInvalidHost);
     if (Get(&entry[42], 2) != 0 && target.faults.refuse_queue.exchange(false))
       return Respond(entry, 0, kConnectBusy);
@@ -300,6 +303,7 @@ struct NvmfTarget::Session {
       const std::lock_guard lock(target.mutex_);
       controller = target.next_controller_++;
       ++target.counts.admin_queues;
+      if (is_discovery) ++target.counts.discoveries;
     } else {
       ++target.counts.io_queues;
     }
@@ -333,8 +337,45 @@ struct NvmfTarget::Session {
     }
   }
 
+  // This subsystem at this port, and a referral.
+  Bytes DiscoveryLog() {
+    Bytes log(3072);
+    {
+      const std::lock_guard lock(target.mutex_);
+      if (target.faults.changing_log) ++target.log_generation_;
+      Put(log, 0, target.log_generation_, 8);
+    }
+    Put(log, 8, target.faults.log_records, 8);
+    for (const size_t at : {1024U, 2048U}) {
+      log[at] = 3;      // TCP
+      log[at + 1] = 1;  // IPv4
+      log[at + 2] = at == 1024 ? 2 : 1;
+      Put(log, at + 4, at / 1024, 2);
+      Put(log, at + 6, 0xffff, 2);
+      Put(log, at + 8, 32, 2);
+      const std::string port = at == 1024 ? std::to_string(target.port_) : "8009";
+      std::copy(port.begin(), port.end(), log.begin() + static_cast<ptrdiff_t>(at) + 32);
+      const std::string name = at == 1024 ? kSubsystem : kDiscovery;
+      std::copy(name.begin(), name.end(), log.begin() + static_cast<ptrdiff_t>(at) + 256);
+      const std::string address = at == 1024 ? "127.0.0.1" : "192.0.2.1";
+      std::copy(address.begin(), address.end(), log.begin() + static_cast<ptrdiff_t>(at) + 512);
+    }
+    return log;
+  }
+
+  // As much as was asked for, from where it was asked.
+  bool DiscoveryPage(const Bytes& entry) {
+    if (target.faults.mute_log) return true;
+    Bytes log = DiscoveryLog();
+    const uint64_t bytes = (Get(&entry[42], 2) + 1) * 4;
+    log.resize(std::max<uint64_t>(log.size(), Get(&entry[48], 8) + bytes));
+    const auto from = log.begin() + static_cast<ptrdiff_t>(Get(&entry[48], 8));
+    return Return(entry, Bytes(from, from + static_cast<ptrdiff_t>(bytes)));
+  }
+
   // The ANA log with its one group; any other page has no entries.
   bool LogPage(const Bytes& entry) {
+    if (entry[40] == 0x70 && is_discovery) return DiscoveryPage(entry);
     Bytes data(4096);
     if (entry[40] == 0x0c) {
       const std::lock_guard lock(target.mutex_);
@@ -554,6 +595,7 @@ struct NvmfTarget::Session {
   uint16_t controller = 0;
   std::array<uint8_t, 16> host{};  // its identifier
   std::atomic<uint16_t> head{0};
+  bool is_discovery = false;
   uint32_t configuration = 0;
   uint32_t next_tag = 100;
   std::vector<Bytes> event_requests;  // under the target's mutex_

@@ -28,6 +28,7 @@ class NvmfTarget {
   static constexpr uint32_t kNsid = 7;
   static constexpr uint32_t kBlockBytes = 512;
   static constexpr const char* kSubsystem = "nqn.2016-06.io.spdk:test-subsystem";
+  static constexpr const char* kDiscovery = "nqn.2014-08.org.nvmexpress.discovery";  // answered too
   static constexpr std::array<uint8_t, 16> kUuid = {0x5a, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   static constexpr std::array<uint8_t, 16> kNguid = {0x77, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1};
 
@@ -73,15 +74,20 @@ class NvmfTarget {
     std::atomic<bool> asks_on_io{false};
     std::atomic<bool> other_host_secret{false};  // it has another one than the host
     std::atomic<bool> other_own_secret{false};
-    std::atomic<bool> mute_chap{false};    // its messages of authentication never come
-    std::atomic<bool> cut_in_chap{false};  // the connection is closed as soon as the host has its challenge
-    std::atomic<uint8_t> chap_group{0};    // the Diffie-Hellman group that it chooses
+    std::atomic<bool> mute_chap{false};     // its messages of authentication never come
+    std::atomic<bool> cut_in_chap{false};   // the connection is closed as soon as the host has its challenge
+    std::atomic<uint8_t> chap_group{0};     // the Diffie-Hellman group that it chooses
+    std::atomic<bool> mute_log{false};      // pages of the discovery log are not answered
+    std::atomic<bool> changing_log{false};  // it has another generation each time
+    std::atomic<uint64_t> log_records{2};   // that it says it has, of which the first two are there
     std::atomic<uint8_t> ana_state{1};  // ANA: 1 optimized, 2 non-optimized, 3 inaccessible: I/O is refused
   };
   struct Counts {
     std::atomic<uint32_t> ic_requests{0};
     std::atomic<uint32_t> accepted{0};      // connections
     std::atomic<uint32_t> admin_queues{0};  // connected
+    std::atomic<uint32_t> discoveries{0};   // of these, of the discovery controller
+    std::atomic<uint32_t> farewells{0};     // of hosts that told their controller to shut down
     std::atomic<uint32_t> io_queues{0};
     std::atomic<uint32_t> io_commands{0};  // received
     std::atomic<uint32_t> muted{
@@ -156,6 +162,7 @@ class NvmfTarget {
   std::list<std::unique_ptr<Session>> sessions_;
   uint16_t next_controller_ = 1;
   uint64_t ana_changes_ = 1;
+  uint64_t log_generation_ = 1;  // of the discovery log
   bool stopping_ = false;
 };
 
