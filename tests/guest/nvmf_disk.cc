@@ -4,7 +4,7 @@
 //   CLEAT_NVMF_SUBSYSTEM  the subsystem's folder in configfs; its namespace 1 is that of CLEAT_NVMF_PLAIN
 //   CLEAT_NVMF_LINK       the link by which a port offers the subsystem
 //   CLEAT_NVMF_PSK        if it is set, the pre-shared key of TLS
-// Disk.AgreesWithTheReference needs neither folder nor link, and so can be run by hand beside any other target.
+// Disk.AgreesWithTheReference and Discovery need neither folder nor link, and so can be run by hand beside any other target.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "modules/nvmf/nvmf.h"
+#include "modules/nvmf/nvmf_discovery.h"
 #include "tests/unit/modules/test_disk.h"
 
 namespace cleat::modules::nvmf_disk {
@@ -86,14 +87,22 @@ class Target {
   const std::string link_ = Setting("CLEAT_NVMF_LINK");
 };
 
+nvme::fabrics::HostIdentity ThisHost() {
+  nvme::fabrics::Uuid id{};
+  id.fill(0x43);
+  return nvme::fabrics::HostIdentityOfUuid(id);
+}
+
+nvme::fabrics::TransportAddress TargetsAddress() {
+  return nvme::fabrics::ParseTransportAddress(Setting("CLEAT_NVMF_ADDRESS")).value();
+}
+
 NvmfOptions OptionsOf(int& broken, int& connected) {
   NvmfSubsystem subsystem;
   subsystem.name = "subsystems/guest";
   subsystem.nqn = Setting("CLEAT_NVMF_NQN");
-  subsystem.addresses = {nvme::fabrics::ParseTransportAddress(Setting("CLEAT_NVMF_ADDRESS")).value()};
-  nvme::fabrics::Uuid id{};
-  id.fill(0x43);
-  subsystem.host = nvme::fabrics::HostIdentityOfUuid(id);
+  subsystem.addresses = {TargetsAddress()};
+  subsystem.host = ThisHost();
   if (const char* const psk = std::getenv("CLEAT_NVMF_PSK"))
     subsystem.psk =
         std::make_shared<const nvme::tls::Psk>(nvme::tls::Psk::Parse(psk, "CLEAT_NVMF_PSK").value());
@@ -104,6 +113,21 @@ NvmfOptions OptionsOf(int& broken, int& connected) {
   options.events.broken = [&broken](const Error&) { ++broken; };
   options.events.connected = [&connected] { ++connected; };
   return options;
+}
+
+TEST(Discovery, TheTargetSaysWhereItsSubsystemIs) {
+  Host host;
+  const NvmfDiscovery options = {.address = TargetsAddress(), .host = ThisHost()};
+  const auto log = host.Await(DiscoverNvmf(options));
+  ASSERT_TRUE(log.ok()) << log.error().message;
+  EXPECT_EQ(log->skipped, 0U) << log->why_skipped;
+  int found = 0;
+  for (const auto& record : log->records) {
+    const bool is_wanted = record.kind == nvme::fabrics::DiscoveredKind::kSubsystem &&
+                           record.subsystem_nqn == Setting("CLEAT_NVMF_NQN");
+    if (is_wanted && record.address == options.address) ++found;
+  }
+  EXPECT_EQ(found, 1) << "of " << log->records.size();
 }
 
 TEST(Disk, AgreesWithTheReference) {
