@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A discovery service made of random bytes against the host that reads it: what its log holds, how long it says that it is, when it changes,
-// statuses, data that is too short, silence, and connections that break. Whatever comes: the reading ends once, within its limits, and what
-// it gives has names that are names and addresses that are addresses.
+// A discovery service made of random bytes against the host that reads it: what its log holds, how long it says that it is, when it
+// changes, statuses, data that is too short, silence, and connections that break. Whatever comes: the reading ends once, within its
+// limits, and what it gives has names that are names and addresses that are addresses.
 //
-// An input: a byte for how many records the log has, and a byte for how many bytes of it are others; these, each with its place (a word) and
-// its value; and a byte for each answer that is not as usual (Deed).
+// An input: a byte for how many records the log has, and a byte for how many bytes of it are others; these, each with its place (a
+// word) and its value; and a byte for each answer that is not as usual (Deed).
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

@@ -152,7 +152,7 @@ cleat::Status Discovery::Took(const CompletionEntry& entry, uint64_t data_bytes)
     case Step::kReady:
       return TookReady(entry);
     case Step::kLog:
-      return TookLog(entry, data_bytes);
+      return TookLog(data_bytes);
     default:
       return {};
   }
@@ -174,7 +174,7 @@ cleat::Status Discovery::TookReady(const CompletionEntry& entry) {
   return {};
 }
 
-cleat::Status Discovery::TookLog(const CompletionEntry& /*entry*/, uint64_t data_bytes) {
+cleat::Status Discovery::TookLog(uint64_t data_bytes) {
   CLEAT_ASSIGN(const auto progress, reader_.Take(data_bytes));
   if (progress == LogReader::Progress::kMore) {
     Send(Step::kLog);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One reading of a discovery service's log: a host connects to the discovery controller behind an address, reads which subsystems are where,
-// and leaves. No I/O queue, no namespace, no event, and no keep alive: the controller is there for as long as the reading takes.
+// A discovery service's log is read once: a host connects to the discovery controller behind an address, reads which subsystems are
+// where, and leaves. No I/O queue, no namespace, no event, and no keep alive: the controller is there for as long as the reading takes.
 //
 // Source: NVM Express Base Specification 2.0 ("base"), 3.1.2.3 (discovery controllers), 5.16.1.23 (the log), 3.6 (shutdown).
 //
 // Ownership and thread: whoever makes it owns it and the admin queue pair, on the reactor's thread that has the queue, and keeps both until
 // Discovered; neither is destroyed from within a callback. Pure: the time comes in by Tick.
 //
-// Limits: one command at a time, pieces of kDiscoveryPieceBytes, kDiscoveryRecordsMax records, kLogTriesMax tries to read a log that changes
-// meanwhile, and DiscoveryConfig::timeout_ns for all of it; then kShutdownTimeoutNs to take leave, which is no condition of success.
-// Referrals are told of and not followed.
+// Limits: one command at a time, pieces of kDiscoveryPieceBytes, kDiscoveryRecordsMax records, kLogTriesMax tries to read a log that
+// changes meanwhile, and DiscoveryConfig::timeout_ns for all of it; then kShutdownTimeoutNs to take leave, which is no condition of
+// success. Referrals are told of and not followed.
 #pragma once
 
 #include <cstdint>
@@ -84,7 +84,7 @@ class Discovery final : public fabrics::QueuePairOwner {
   void Send(Step step);
   cleat::Status Took(const Entry& entry, uint64_t data_bytes);
   cleat::Status TookReady(const Entry& entry);
-  cleat::Status TookLog(const Entry& entry, uint64_t data_bytes);
+  cleat::Status TookLog(uint64_t data_bytes);
   cleat::Status StatusError(const Entry& entry) const;
   void Finish(Result<fabrics::DiscoveryLog> result);
   void Leave();
