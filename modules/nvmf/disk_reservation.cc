@@ -13,9 +13,14 @@ using nvme::host::LifeId;
 using nvme::host::ShutOutEnd;
 using nvme::host::ShutOutResult;
 
-DiskReservation::DiskReservation(uint64_t family, std::string disk, const IoQueueTarget& target,
+DiskReservation::DiskReservation(uint64_t family, bool proves, std::string disk, const IoQueueTarget& target,
                                  Reactor& control, DiskReservationOwner& owner)
-    : family_(family), disk_(std::move(disk)), target_(target), control_(control), owner_(owner) {
+    : family_(family),
+      proves_(proves),
+      disk_(std::move(disk)),
+      target_(target),
+      control_(control),
+      owner_(owner) {
   CLEAT_CHECK(family != 0);
 }
 
@@ -23,6 +28,7 @@ DiskReservation::DiskReservation(uint64_t family, std::string disk, const IoQueu
 
 void DiskReservation::Begin(const DiskPath& path, uint16_t queue) {
   CLEAT_CHECK(Find(path.life()) == nullptr && queue != 0);
+  if (leaving_) return;
   nvme::host::ReservationConfig config;
   config.who = path.where();
   config.nsid = path.info().nsid;
@@ -91,17 +97,20 @@ void DiskReservation::Forget(LifeId life) {
 
 void DiskReservation::Joined(LifeId life, const Status& status) {
   if (!status) return owner_.LifeShutOut(life, status.error());
-  Find(life)->See();
+  PathReservation& path = *Find(life);
+  if (leaving_) return LeaveBy(path);
+  path.See();
   owner_.LifeJoined(life);
 }
 
 void DiskReservation::Seen(LifeId life, const Result<nvme::host::ReservationReport>& report) {
-  const PathReservation* const path = Find(life);
+  PathReservation* const path = Find(life);
   if (!path->joined()) {
     return owner_.LifeShutOut(
         life, report ? Error(ErrorCode::kFailedPrecondition, disk_ + ": this host is no registrant any more")
                      : report.error());
   }
+  if (leaving_) return LeaveBy(*path);
   // Without a report, lives that nobody has in doubt keep their room at the target until a life sees them.
   if (!report) return StepSoon();
   for (const nvme::host::Registrant& registrant : report->registrants) {
@@ -112,18 +121,20 @@ void DiskReservation::Seen(LifeId life, const Result<nvme::host::ReservationRepo
 }
 
 void DiskReservation::ShutOutEnded(LifeId life, LifeId dead, const ShutOutResult& result) {
+  if (result.end == ShutOutEnd::kProved) shut_out_ns_ = control_.now_ns();
   Dead* const found = FindDead(dead);
-  if (found == nullptr) return StepSoon();
-  found->over = 0;
-  if (result.end == ShutOutEnd::kProved) {
+  if (found != nullptr) found->over = 0;
+  if (found != nullptr && result.end == ShutOutEnd::kProved) {
     const bool was_in_doubt = found->in_doubt;
     Forget(dead);
     if (was_in_doubt) owner_.ProvedDead(dead);
-  } else {
+  } else if (found != nullptr) {
     NotProved(*found, life, result);
   }
-  if (const PathReservation* const path = Find(life); path != nullptr && !path->joined())
+  PathReservation* const path = Find(life);
+  if (path != nullptr && !path->joined())
     return owner_.LifeShutOut(life, {ErrorCode::kFailedPrecondition, result.reason});
+  if (path != nullptr && leaving_) return LeaveBy(*path);
   StepSoon();
 }
 
@@ -141,11 +152,55 @@ void DiskReservation::NotProved(Dead& dead, LifeId over, const ShutOutResult& re
   dead.not_before_ns = control_.now_ns() + dead.pause_ns;
 }
 
-// No life of this disk leaves while it is open; what is left behind is shut out by the next engine.
-void DiskReservation::Left(LifeId /*life*/, const Status& /*status*/) {}
+void DiskReservation::Left(LifeId life, const Status& status) {
+  if (!status) LogStays(status.error().message);
+  owner_.LifeLeft(life);
+}
 
 void DiskReservation::ReservationBroken(LifeId life, const Error& reason) {
   owner_.LifeShutOut(life, reason);
+}
+
+// ---- The end
+
+void DiskReservation::Leave(bool in_doubt) {
+  CLEAT_CHECK(!leaving_);
+  leaving_ = true;
+  step_.Cancel();
+  stays_ = in_doubt || IsNeeded();
+  if (stays_) {
+    return LogStays(in_doubt ? "writes are in doubt, which must not hit what others write"
+                             : "what a broken path left was shut out less than two minutes ago");
+  }
+  for (const auto& path : paths_) {
+    if (!path->busy()) LeaveBy(*path);
+  }
+}
+
+void DiskReservation::EndLeave() {
+  if (IsLeaving()) LogStays("no answer yet, and the disk is detached without");
+}
+
+void DiskReservation::LogStays(const std::string& why) const {
+  spdlog::warn(
+      "{}: this host stays registered at its target: {}; before another host writes, attach the disk here "
+      "once more and detach it",
+      disk_, why);
+}
+
+bool DiskReservation::IsLeaving() const {
+  return leaving_ && !stays_ && std::any_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->busy(); });
+}
+
+// Whether something was proved that holds only as long as the reservation does.
+bool DiskReservation::IsNeeded() const {
+  return proves_ && shut_out_ns_ && control_.now_ns() - *shut_out_ns_ < kProofNeedsNs;
+}
+
+void DiskReservation::LeaveBy(PathReservation& path) {
+  stays_ = stays_ || IsNeeded();
+  if (path.joined() && !stays_) return path.Leave();
+  owner_.LifeLeft(path.life());
 }
 
 // ---- Shutting out
@@ -156,7 +211,7 @@ void DiskReservation::StepSoon() {
 }
 
 void DiskReservation::Step() {
-  if (!active_ || dead_.empty()) return;
+  if (!active_ || leaving_ || dead_.empty()) return;
   uint64_t soonest_ns = UINT64_MAX;
   for (const auto& path : paths_) {
     if (!path->joined() || path->busy()) continue;

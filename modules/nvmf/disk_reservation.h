@@ -6,12 +6,16 @@
 // A proof is tried over each path in turn: a life is a registrant of the process alone that it came to. Where no path can give it, the life
 // stays in doubt, and each path that comes is asked again.
 //
+// At the disk's end each life unregisters, so that another host may have the namespace. What was proved dead is so only while the reservation is
+// held, and what is in doubt must not hit another host's data: in these cases the registrations stay, and the disk's next life removes them.
+//
 // Ownership: the disk's core owns it, on the control reactor. The owner is called from timers and from callbacks of queues, and may call each
 // method from there. Limits: kDeadMax lives that wait to be shut out.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -38,6 +42,8 @@ class DiskReservationOwner {
   virtual void ProvedDead(nvme::host::LifeId life) = 0;
   // Whether no reactor can send anything of a life that is over.
   virtual bool MayBeShutOut(nvme::host::LifeId life) const = 0;
+  // Of a disk that leaves: the life has, or does not.
+  virtual void LifeLeft(nvme::host::LifeId life) = 0;
 
  protected:
   ~DiskReservationOwner() = default;
@@ -49,10 +55,13 @@ class DiskReservation final : private PathReservationOwner {
   static constexpr uint64_t kPauseMinNs = kNsPerSecond;
   static constexpr uint64_t kPauseMaxNs = 30 * kNsPerSecond;
   static constexpr size_t kDeadMax = 512;
+  // For how long after a life was shut out the reservation has to be held: what the life sent may be in the network for two minutes (RFC 9293,
+  // maximum segment lifetime), and a target that answers reads what it has.
+  static constexpr uint64_t kProofNeedsNs = 120 * kNsPerSecond;
 
-  // All outlive it. `family`: not 0. `disk`: begins lines of the log.
-  DiskReservation(uint64_t family, std::string disk, const IoQueueTarget& target, Reactor& control,
-                  DiskReservationOwner& owner);
+  // All outlive it. `family`: not 0. `proves`: what was shut out is taken for dead. `disk`: begins lines of the log.
+  DiskReservation(uint64_t family, bool proves, std::string disk, const IoQueueTarget& target,
+                  Reactor& control, DiskReservationOwner& owner);
 
   // A life has begun: it joins, over an I/O queue of its own.
   void Begin(const DiskPath& path, uint16_t queue);
@@ -62,6 +71,14 @@ class DiskReservation final : private PathReservationOwner {
   void SetActive(bool active);
   // All lives that have left something in doubt and can't send any more.
   void SetInDoubt(std::span<const nvme::host::LifeId> lives);
+
+  // The disk ends, and nothing is under way: whoever is joined leaves, and nobody joins or is shut out any more. `in_doubt`: whether anything
+  // is. Once.
+  void Leave(bool in_doubt);
+  // Whether a life is busy with that.
+  bool IsLeaving() const;
+  // It is not waited for any longer.
+  void EndLeave();
 
   // Why the life is not proved dead, for people; empty: it is being tried, or nobody knows it.
   std::string WhyNotProved(nvme::host::LifeId life) const;
@@ -98,14 +115,21 @@ class DiskReservation final : private PathReservationOwner {
   void StepSoon();
   void Step();
   Dead* NextFor(const PathReservation& path, uint64_t& soonest_ns);
+  bool IsNeeded() const;
+  void LogStays(const std::string& why) const;
+  void LeaveBy(PathReservation& path);
   void NotProved(Dead& dead, nvme::host::LifeId over, const nvme::host::ShutOutResult& result);
 
   const uint64_t family_;
+  const bool proves_;
   const std::string disk_;
   const IoQueueTarget& target_;
   Reactor& control_;
   DiskReservationOwner& owner_;
   bool active_ = false;
+  bool leaving_ = false;
+  bool stays_ = false;                                   // registered, though leaving
+  std::optional<uint64_t> shut_out_ns_;                  // when a life was last
   std::vector<std::unique_ptr<PathReservation>> paths_;  // of lives that have begun
   std::vector<Dead> dead_;
   PauseTimer step_{*this};

@@ -66,8 +66,8 @@ struct NvmfOptions {
   // zeroes for a new disk, kDoubtLogLost where the file is gone. Invalid: nothing outlives the engine, as in tests and tools. A read-only
   // disk leaves it alone.
   UniqueFd doubt_log;
-  // Not 0: the disk takes part in a reservation of its namespace, which keeps all other hosts from writing. Of this disk on this host, and
-  // of nobody else for ever (nvme/host/reservation/reservation.h). Each life is a host of its own to the target then.
+  // Not 0: the disk takes part in a reservation of its namespace, which keeps all other hosts from writing. Of this host in this subsystem, and
+  // of nobody else for ever (nvme/host/reservation/reservation.h). Each life is a host of its own to the target then, and leaves at Close.
   uint64_t reservation_family = 0;
   // For the arithmetic of authentication, which many disks share (login_line.h). It outlives the disk. nullptr only
   // where the subsystem has no secrets.
@@ -98,7 +98,7 @@ class NvmfDevice : public block::Device {
 //   kUnimplemented       a namespace or a controller that Cleat can't use
 //   kResourceExhausted   a limit of this host, or of the search for the namespace
 //   kUnavailable         nobody answers there, or not NVMe/TCP; the last error says what
-// Acquire keeps nobody else out, as there are no reservations yet. With a log of doubt the first write goes after Acquire, which finds what
+// Without a family nobody else is kept out. With a log of doubt the first write goes after Acquire, which finds what
 // the engine before left in doubt, and the last one has ended before Release or Close; the disk's other engine may open it at any time.
 Task<Result<std::unique_ptr<block::Device>>> OpenNvmf(NvmfOptions options);
 

@@ -104,8 +104,17 @@ Task<void> NvmfDisk::Close(bool shutdown) {
   closing_ = true;
   doubt_.Stop();
   while (!links_.empty()) co_await changed_.Wait();  // channels that were closed just now
+  co_await LeaveReservation();
   for (const auto& path : paths_) path->End(shutdown);
   while (paths_begun_ > 0) co_await changed_.Wait();
+}
+
+Task<void> NvmfDisk::LeaveReservation() {
+  if (!reservation_) co_return;
+  reservation_->Leave(/*in_doubt=*/!doubt_.ledger().lives().empty());
+  const Deadline deadline(control_, changed_, control_.now_ns() + kLeaveNs);
+  while (reservation_->IsLeaving() && !deadline.passed()) co_await changed_.Wait();
+  reservation_->EndLeave();
 }
 
 Result<std::unique_ptr<block::Channel>> NvmfDisk::OpenChannel(Reactor& reactor) {
@@ -232,7 +241,8 @@ void NvmfDisk::TakeShape(const DiskPath& path) {
   shared_->doubt_log = doubt_.log();
   DiskReservationOwner& self = *this;
   if (UsesReservation())
-    reservation_.emplace(options_.reservation_family, options_.shape.name, target, control_, self);
+    reservation_.emplace(options_.reservation_family, subsystem.proofs.preempted, options_.shape.name, target,
+                         control_, self);
 }
 
 // Without a path as it was: one that comes back has to have what was promised meanwhile.

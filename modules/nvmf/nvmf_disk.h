@@ -51,6 +51,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   static_assert(DiskPath::kQueuesMax < kNumbersMax);
   // How long Resize waits for a size that the controller has not told of yet.
   static constexpr uint64_t kResizeWaitNs = kNsPerSecond;
+  // How long Close waits at most for the target to let this host out of the reservation.
+  static constexpr uint64_t kLeaveNs = 2 * kNsPerSecond;
 
   // The options have been checked (CheckNvmfOptions).
   NvmfDisk(NvmfOptions options, Reactor& control);
@@ -102,6 +104,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   void LifeShutOut(nvme::host::LifeId life, const Error& why) override;
   void ProvedDead(nvme::host::LifeId life) override;
   bool MayBeShutOut(nvme::host::LifeId life) const override { return doubt_.ledger().IsReported(life); }
+  void LifeLeft(nvme::host::LifeId /*life*/) override { changed_.Pulse(); }
 
   // ---- NvmfChannelOwner
   void Joined(std::shared_ptr<NvmfChannelPort> port) override;
@@ -118,6 +121,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   bool UsesReservation() const {
     return options_.reservation_family != 0 && options_.access == block::AccessMode::kReadWrite;
   }
+  Task<void> LeaveReservation();
   DiskPath* PathOf(nvme::host::LifeId life) const;
   bool IsRefused() const;
   Error WhyNotOpened() const;

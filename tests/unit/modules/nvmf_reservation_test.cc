@@ -234,6 +234,84 @@ TEST_F(NvmfReservation, AnEngineThatStandsByShutsNobodyOutBeforeTheDiskIsItsOwn)
   EXPECT_EQ(rig_.target.counts.conflicts, 0U);
 }
 
+// ---- The end of the disk
+
+TEST_F(NvmfReservation, ADiskThatIsDetachedLeavesItsNamespaceToOtherHosts) {
+  Open();
+  auto disk = rig_.Channel();
+  OneWrite write(0, 4096, 1);
+  write.Start(*disk);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  disk.reset();
+  rig_.Close();
+  EXPECT_EQ(Registered(), 0U);
+  rig_.target.Reservations([](const ReservationTarget& reservations) {
+    EXPECT_TRUE(reservations.LetsIn({1, 2, 3})) << "any other host";
+  });
+  rig_.Open(Options(kOtherFamily));
+  EXPECT_EQ(Registered(kOtherFamily), 1U);
+}
+
+TEST_F(NvmfReservation, EveryPathOfADiskLeaves) {
+  rig_.AddPath(WithReservations());
+  Open();
+  rig_.Until([&] { return Registered() == 2; });
+  rig_.Close();
+  EXPECT_EQ(Registered(), 0U);
+}
+
+TEST_F(NvmfReservation, WhatIsInDoubtKeepsOtherHostsOutAfterTheDetachToo) {
+  rig_.subsystem.proofs.preempted = false;
+  Open();
+  auto disk = rig_.Channel();
+  OneWrite write(8192, 4096, 1);
+  LeaveInDoubt(*disk, write);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  disk.reset();
+  rig_.Close();
+  EXPECT_GE(Registered(), 1U);
+  EXPECT_FALSE(rig_.TryOpen(Options(kOtherFamily)).ok()) << "the write would hit what it writes";
+}
+
+TEST_F(NvmfReservation, WhereNothingIsProvedTheDiskLeavesOnceSomebodyHasSaidThatAllIsDead) {
+  rig_.subsystem.proofs.preempted = false;
+  Open();
+  auto disk = rig_.Channel();
+  OneWrite write(8192, 4096, 1);
+  LeaveInDoubt(*disk, write);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  rig_.ConfirmDead();
+  rig_.Until([&] { return Registered() == 1; });
+  disk.reset();
+  rig_.Close();
+  EXPECT_EQ(Registered(), 0U);
+}
+
+// What the dead path sent may be on its way still: the target refuses it for as long as a registrant is there.
+TEST_F(NvmfReservation, AProofIsNotTakenBackByTheDetachThatFollows) {
+  Open();
+  auto disk = rig_.Channel();
+  OneWrite write(8192, 4096, 1);
+  LeaveInDoubt(*disk, write);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  rig_.Until([&] { return Registered() == 1; });
+  disk.reset();
+  rig_.Close();
+  EXPECT_EQ(Registered(), 1U);
+  EXPECT_FALSE(rig_.TryOpen(Options(kOtherFamily)).ok());
+  Open();
+  rig_.Until([&] { return Registered() == 1; });  // the next engine's, and its predecessor's no more
+}
+
+TEST_F(NvmfReservation, ATargetThatDoesNotLetThisHostOutHoldsUpNoDetach) {
+  Open();
+  rig_.target.faults.mute_io = true;
+  const uint64_t begun_ns = rig_.clock.NowNs();
+  rig_.Close();
+  EXPECT_GE(rig_.clock.NowNs() - begun_ns, NvmfDisk::kLeaveNs) << "it had its time";
+  EXPECT_EQ(Registered(), 1U);
+}
+
 TEST_F(NvmfReservation, ADiskWithoutReservationsAtItsTargetIsRefusedByName) {
   NvmfRig plain;
   NvmfOptions options = plain.Options();

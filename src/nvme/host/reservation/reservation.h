@@ -32,8 +32,8 @@
 
 namespace cleat::nvme::host {
 
-// The host identifier of a life, as the target knows it: the family's number, then the life's. A family are all lives of one disk on one host,
-// also of engines before: 64 bits, never 0, that no other host has.
+// The host identifier of a life, as the target knows it: the family's number, then the life's. A family are all lives of one host in one
+// subsystem, also of engines before: 64 bits, never 0, that no other host has. Registrants are a namespace's, and a namespace is one disk's.
 fabrics::Uuid HostIdOf(uint64_t family, LifeId life);
 // nullopt: a host that is not of the family.
 std::optional<LifeId> LifeOf(const fabrics::Uuid& host_id, uint64_t family);
