@@ -33,6 +33,8 @@ CRASH_LIMIT_SECONDS = 5400
 UPGRADES, UPGRADES_IN_CEPH = 300, 100
 # Likewise, kills and upgrades on NVMe drives, in a guest with emulated processors.
 NVME_STEPS, NVME_STEPS_MIN = 200, 8
+# Of a disk with writes in doubt, in a run: five seconds of a processor.
+DOUBT_SEEDS = 100_000
 # Of runs on Ceph disks, when targets get as long as above.
 CEPH_OPERATIONS = 5000
 CEPH_IMAGES = 500
@@ -264,6 +266,8 @@ def main():
         "sim_operations": ({}, ["--seed", "{seed}", "--ops", operations], 1),
         "sim_crashes": ({}, ["--seed", "{seed}", "--seeds", str(crashes)], crashes),
         "sim_host": ({}, ["--seed", "{seed}", "--seeds", str(hosts)], hosts),
+        "nvme_doubt_model_test": ({"CLEAT_DOUBT_SEED": "{seed}", "CLEAT_DOUBT_SEEDS": str(DOUBT_SEEDS)},
+                                  ["--gtest_filter=DoubtModel.NoRandomScheduleIsWrong"], DOUBT_SEEDS),
         "system_operations_test": ({"CLEAT_TEST_SEED": "{seed}", "CLEAT_TEST_OPERATIONS": operations}, [], 1),
     }
     ceph = {"CLEAT_CEPH_SEED": "{seed}",
@@ -282,7 +286,7 @@ def main():
         images = min(CEPH_IMAGES, max(48, CEPH_IMAGES * arguments.seconds // 600))
         tests["rbd_scale_test"] = ({"CLEAT_CEPH_IMAGES": str(images), "CLEAT_CEPH_ROUNDS": "20"}, [], 1)
     for name, (variables, options, seeds) in tests.items():
-        # With options of its own, a simulation's program runs no tests.
+        # With options of its own, a simulation's program runs no tests, and a test's program those that they name.
         command = commands[name][:1] if options else commands[name]
         targets.append((name, lambda n=name, c=command, v=variables, o=options, s=seeds: run_random(
             runner, n, c, v, o, arguments.seconds, s)))

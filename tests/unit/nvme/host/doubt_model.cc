@@ -9,6 +9,8 @@ namespace cleat::nvme::host::model {
 namespace {
 
 constexpr uint32_t kSpoilt = 1000;
+// What kWaitsForATime waits for: long enough that every table is obeyed by then in many schedules, so that only the proof is missing.
+constexpr uint32_t kHeldEventsMax = 12;
 constexpr DoubtLog::Shape kLogShape{.reactors = kReactors, .attempts = 4, .ghosts = 32, .lives = 4};
 
 uint32_t BlocksOf(const BlockRange& range) {
@@ -60,6 +62,7 @@ World::World(const Plan& plan)
     : plan_(&plan),
       log_memory_(DoubtLog::BytesFor(kLogShape) / sizeof(uint64_t)),
       requests_(plan.writes.size()),
+      held_(plan.writes.size()),
       bytes_(plan.blocks) {
   Start();
 }
@@ -102,6 +105,10 @@ bool World::MaySend(uint32_t write) const {
   if (plan_->fault == Fault::kNoWaiting) {
     return true;
   }
+  return ViewLets(write) || (plan_->fault == Fault::kWaitsForATime && held_[write] >= kHeldEventsMax);
+}
+
+bool World::ViewLets(uint32_t write) const {
   const DoubtView& view = *views_[plan_->writes[write].reactor];
   return requests_[write].in_doubt && plan_->fault != Fault::kRetryAsNew ? view.MayRetry(AttemptOf(write))
                                                                          : view.MaySend(AttemptOf(write));
@@ -228,7 +235,17 @@ void World::Do(const Event& event) {
       break;
   }
   std::sort(sent_.begin(), sent_.end());
+  if (plan_->fault == Fault::kWaitsForATime) {
+    CountHeld();
+  }
   Check();
+}
+
+void World::CountHeld() {
+  for (uint32_t write = 0; write < requests_.size(); ++write) {
+    const bool is_held = requests_[write].stage == Stage::kWaiting && !ViewLets(write);
+    held_[write] = is_held ? held_[write] + 1 : 0;
+  }
 }
 
 void World::Send(uint32_t write, uint32_t life) {
@@ -466,6 +483,9 @@ std::string World::Text() const {
   for (const Request& request : requests_) {
     Put(&text, (static_cast<uint32_t>(request.stage) * 2) + (request.in_doubt ? 1U : 0U));
     Put(&text, request.ended_before);
+  }
+  for (const uint32_t held : held_) {
+    Put(&text, held);
   }
   Put(&text, sent_.size());
   for (const Sent& sent : sent_) {

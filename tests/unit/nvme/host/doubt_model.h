@@ -37,8 +37,9 @@ inline constexpr uint32_t kReactors = 2;
 // The negative controls: what the driver below does wrong on purpose.
 enum class Fault : uint8_t {
   kNone,
-  kNoWaiting,           // never asks whether it may send
-  kRetryAsNew,          // MaySend instead of MayRetry
+  kNoWaiting,      // never asks whether it may send
+  kWaitsForATime,  // asks, and sends all the same when it was held for some events: a timer in place of a proof
+  kRetryAsNew,     // MaySend instead of MayRetry
   kBarriersUntold,      // no writes under way in the answer to a table
   kProofOfAnotherLife,  // another life is proved than the one that the target has ended
   kProofTooEarly,       // a proof from before the last reactor's socket was dead
@@ -132,6 +133,8 @@ class World {
     return life < LivesOf(engine_) || (over_[reactor] >> life & 1) != 0;
   }
   bool MaySend(uint32_t write) const;
+  bool ViewLets(uint32_t write) const;
+  void CountHeld();
   bool MayProve(LifeId life) const;
 
   void Send(uint32_t write, uint32_t life);
@@ -162,6 +165,7 @@ class World {
       0;  // lives of which the ledger was told that they are over: a function of what it was told
 
   std::vector<Request> requests_;
+  std::vector<uint32_t> held_;   // how many events each request is held for already; kWaitsForATime alone
   std::vector<Sent> sent_;       // not yet answered, and, once its life is over, not yet executed
   std::vector<uint32_t> bytes_;  // of each block: 1 + the write; 0: before all writes
   std::array<uint32_t, kReactors> over_{};
