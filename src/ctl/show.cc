@@ -200,6 +200,17 @@ std::string RoundedUnlessNone(uint64_t bytes) {
   return bytes == 0 ? std::string() : RoundedSize(bytes);
 }
 
+std::string ShowReservations(v1::Reservations reservations) {
+  switch (reservations) {
+    case v1::RESERVATIONS_EXCLUSIVE:
+      return "exclusive";
+    case v1::RESERVATIONS_PROOF:
+      return "proof";
+    default:
+      return "off";
+  }
+}
+
 }  // namespace
 
 Table TableOf(const Repeated<v1::Disk>& disks) {
@@ -326,6 +337,8 @@ Table TableOf(const Repeated<v1::Subsystem>& subsystems) {
                {"DHCHAP SECRET", kDetailsOnly},
                {"DHCHAP CTRL SECRET", kDetailsOnly},
                {"TLS PSK", kDetailsOnly},
+               {"RESERVATIONS", kDetailsOnly},
+               {"RESERVATION FAMILY", kDetailsOnly},
                {"DISKS"},
                {"LABELS"},
                {"REVISION", kDetailsOnly},
@@ -337,12 +350,13 @@ Table TableOf(const Repeated<v1::Subsystem>& subsystems) {
   };
   for (const v1::Subsystem& subsystem : subsystems) {
     const v1::SubsystemSpec& spec = subsystem.spec();
-    table.Add(
-        {std::string(IdOf(subsystem.name())), spec.nqn(), fmt::format("{}", fmt::join(spec.addresses(), ",")),
-         spec.host_nqn(), spec.host_id(), yes_or_no(spec.header_digest()), yes_or_no(spec.data_digest()),
-         fmt::format("{} ms", spec.keep_alive_ms()), kept(spec.dhchap_secret()),
-         kept(spec.dhchap_ctrl_secret()), kept(spec.tls_psk()), std::to_string(subsystem.status().disks()),
-         Labels(subsystem.labels()), std::to_string(subsystem.revision()), subsystem.etag()});
+    table.Add({std::string(IdOf(subsystem.name())), spec.nqn(),
+               fmt::format("{}", fmt::join(spec.addresses(), ",")), spec.host_nqn(), spec.host_id(),
+               yes_or_no(spec.header_digest()), yes_or_no(spec.data_digest()),
+               fmt::format("{} ms", spec.keep_alive_ms()), kept(spec.dhchap_secret()),
+               kept(spec.dhchap_ctrl_secret()), kept(spec.tls_psk()), ShowReservations(spec.reservations()),
+               subsystem.status().reservation_family(), std::to_string(subsystem.status().disks()),
+               Labels(subsystem.labels()), std::to_string(subsystem.revision()), subsystem.etag()});
   }
   return table;
 }

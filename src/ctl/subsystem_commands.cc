@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "ctl/ask.h"
 #include "ctl/commands.h"
@@ -39,6 +40,11 @@ std::array<SecretArgument, 3> SecretArguments() {
         "connections to the subsystem are TLS"}}};
 }
 
+constexpr std::array<std::pair<const char*, v1::Reservations>, 3> kReservations{
+    {{"off", v1::RESERVATIONS_OFF},
+     {"exclusive", v1::RESERVATIONS_EXCLUSIVE},
+     {"proof", v1::RESERVATIONS_PROOF}}};
+
 struct SubsystemArguments {
   std::string id;
   std::string nqn;
@@ -48,6 +54,7 @@ struct SubsystemArguments {
   std::optional<bool> header_digest;
   std::optional<bool> data_digest;
   uint32_t keep_alive_ms = 0;
+  std::string reservations;  // "", or one of kReservations
   std::array<SecretArgument, 3> secrets = SecretArguments();
   LabelArguments labels;
   std::string etag;
@@ -63,7 +70,8 @@ bool ChangesSubsystem(const SubsystemArguments& arguments) {
   const auto changes = [](const SecretArgument& secret) { return secret.remove || !secret.file.empty(); };
   if (std::ranges::any_of(arguments.secrets, changes)) return true;
   return !arguments.addresses.empty() || !arguments.host_nqn.empty() || !arguments.host_id.empty() ||
-         arguments.header_digest || arguments.data_digest || arguments.keep_alive_ms != 0;
+         arguments.header_digest || arguments.data_digest || arguments.keep_alive_ms != 0 ||
+         !arguments.reservations.empty();
 }
 
 Status ReadSecret(const SecretArgument& argument, v1::SubsystemSpec& spec) {
@@ -99,6 +107,9 @@ Status ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& s
   if (arguments.header_digest) spec.set_header_digest(*arguments.header_digest);
   if (arguments.data_digest) spec.set_data_digest(*arguments.data_digest);
   if (arguments.keep_alive_ms != 0) spec.set_keep_alive_ms(arguments.keep_alive_ms);
+  for (const auto& [text, reservations] : kReservations) {
+    if (arguments.reservations == text) spec.set_reservations(reservations);
+  }
   for (const SecretArgument& secret : arguments.secrets) {
     CLEAT_TRY(ReadSecret(secret, spec));
   }
@@ -183,6 +194,12 @@ void AddSwitch(CLI::App& command, const std::string& name, std::optional<bool>& 
       "--no-" + name, [&value] { value = false; }, "Without these");
 }
 
+std::vector<std::string> ReservationTexts() {
+  std::vector<std::string> texts;
+  for (const auto& [text, reservations] : kReservations) texts.emplace_back(text);
+  return texts;
+}
+
 void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
   command.add_option("--host-nqn", arguments.host_nqn,
                      "Who this host is to the subsystem, with --host-id; without both, cleatd makes them");
@@ -193,6 +210,13 @@ void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
   command.add_option("--keep-alive-ms", arguments.keep_alive_ms,
                      "After that long without a sign of life the other side is taken for dead: 1000 to "
                      "600000, 5000 by default");
+  command
+      .add_option("--reservations", arguments.reservations,
+                  "Whether its disks keep other hosts from writing to their namespaces: off (the default), "
+                  "exclusive, or proof, which also believes its target that what a broken path left is over: "
+                  "only of targets that docs/nvmeof.md names for it")
+      ->check(CLI::IsMember(ReservationTexts()))
+      ->type_name("off|exclusive|proof");
   for (SecretArgument& secret : arguments.secrets) {
     command.add_option(fmt::format("--{}-file", secret.option), secret.file, secret.description)
         ->type_name(kFileArgument);
@@ -246,8 +270,8 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals) {
 
   CLI::App* update = AddCommand(
       *subsystem, "update",
-      "Change a subsystem's labels; its addresses and secrets while no disk of it is attached; without "
-      "disks, all but its NQN",
+      "Change a subsystem's labels; its addresses, reservations and secrets while no disk of it is attached; "
+      "without disks, all but its NQN",
       "cleatctl subsystem update array1 --address 10.0.0.1:4420 --address 10.0.1.1:4420\n"
       "nvme gen-dhchap-key | cleatctl subsystem update array1 --dhchap-secret-file -\n"
       "cleatctl subsystem update array1 --label site=b");

@@ -131,7 +131,8 @@ void Put(const v1::Secret& secret, engine::v1::WrappedSecret* told) {
 }
 
 // What PutBackend knows nothing of: the subsystem itself.
-void Put(const v1::SubsystemSpec& spec, engine::v1::NvmeTcpBackend& nvme) {
+void PutSubsystem(const AttachmentIntent& intent, engine::v1::NvmeTcpBackend& nvme) {
+  const v1::SubsystemSpec& spec = intent.subsystem;
   nvme.set_nqn(spec.nqn());
   *nvme.mutable_addresses() = spec.addresses();
   nvme.set_host_nqn(spec.host_nqn());
@@ -142,6 +143,9 @@ void Put(const v1::SubsystemSpec& spec, engine::v1::NvmeTcpBackend& nvme) {
   if (spec.has_dhchap_secret()) Put(spec.dhchap_secret(), nvme.mutable_dhchap_secret());
   if (spec.has_dhchap_ctrl_secret()) Put(spec.dhchap_ctrl_secret(), nvme.mutable_dhchap_ctrl_secret());
   if (spec.has_tls_psk()) Put(spec.tls_psk(), nvme.mutable_tls_psk());
+  if (!HasReservations(spec)) return;
+  nvme.set_reservation_family(intent.reservation_family);
+  if (spec.reservations() == v1::RESERVATIONS_PROOF) nvme.set_reservation_proves(true);
 }
 
 }  // namespace
@@ -152,7 +156,7 @@ engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protoco
   attachment.set_target(intent.row.spec.target());
   *attachment.mutable_disk() = ToEngine(intent.disk, protocol >= kProtocolPathLists && intent.path_checked);
   if (protocol >= kProtocolIdentities) attachment.mutable_disk()->set_identity(intent.disk_identity.value());
-  if (attachment.disk().has_nvme_tcp()) Put(intent.subsystem, *attachment.mutable_disk()->mutable_nvme_tcp());
+  if (attachment.disk().has_nvme_tcp()) PutSubsystem(intent, *attachment.mutable_disk()->mutable_nvme_tcp());
   if (attachment.disk().has_pool()) {
     engine::v1::PoolBackend& pool = *attachment.mutable_disk()->mutable_pool();
     pool.set_device(intent.pool.device);

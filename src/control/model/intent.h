@@ -40,6 +40,7 @@ struct AttachmentIntent {
   uint64_t cluster_revision = 0;     // of the spec of the disk's cluster, when it is in one
   PoolPlace pool = {};               // of the disk's pool, when it is in one
   v1::SubsystemSpec subsystem = {};  // of the disk's subsystem, when it is a namespace of one
+  uint64_t reservation_family = 0;   // that subsystem's
 };
 struct ControllerIntent {
   bool exists = false;

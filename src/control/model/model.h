@@ -60,6 +60,7 @@ inline constexpr uint32_t kProtocolIdentities = 3;  // engines know which disk a
 inline constexpr uint32_t kProtocolPathLists =
     4;  // engines say which paths are listed, and read them again when told
 inline constexpr uint32_t kProtocolSecrets = 6;  // engines know that subsystems have secrets
+inline constexpr uint32_t kProtocolReservations = 7;  // disks keep other hosts from writing
 
 using Labels = std::map<std::string, std::string>;
 
@@ -112,13 +113,15 @@ struct ClusterRow {
   uint64_t spec_revision = 0;
 };
 
-// Its spec changes only while it has no disks.
+// How much of its spec changes while it has disks: Subsystems::CheckChange.
 struct SubsystemRow {
   std::string id;
   v1::SubsystemSpec spec;  // complete: says who this host is, too
   Labels labels;
   uint64_t revision = 0;
   uint64_t intent_revision = 0;
+  // Who this host is in reservations of its namespaces: drawn at random, since machine identifiers are copied with machines. 0: not yet.
+  uint64_t reservation_family = 0;
 };
 
 // A drive that is cut into disks. The specs of its disks (DiskSpec.pool.extents), and of deleted disks that are kept, say which extents are

@@ -107,6 +107,13 @@ constexpr char kGoTo11[] = R"(
     id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, labels TEXT NOT NULL,
     intent_revision INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
 
+// As for 3.
+constexpr char kGoTo13[] = R"(
+  ALTER TABLE subsystems RENAME TO subsystems12;
+  CREATE TABLE subsystems (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, labels TEXT NOT NULL,
+    intent_revision INTEGER NOT NULL, reservation_family INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
+
 class Migrator {
  public:
   Migrator(sqlite3* db, const std::string& path) : db_(db), path_(path) {}
@@ -206,12 +213,12 @@ Status GoTo2(Migrator& m) {
                    });
 }
 
-// Disks get a column of zeroes before their checksum: `select` is of the `columns` that they had, and the checksum. A row is
-// only taken over when that is right.
-Status AddDiskColumn(Migrator& m, const char* select, int columns, const char* insert) {
-  return m.Rewrite(select, insert, [&m, columns](SqlRun& run) -> Result<std::vector<SqlValue>> {
+// Rows get a column of zeroes before their checksum: `select` is of the `columns` that they had, and the checksum. A row is
+// only taken over when that is right. `kind`: what errors call it.
+Status AddColumn(Migrator& m, const char* kind, const char* select, int columns, const char* insert) {
+  return m.Rewrite(select, insert, [&m, kind, columns](SqlRun& run) -> Result<std::vector<SqlValue>> {
     std::vector<SqlValue> row = run.Values(columns);
-    if (RowSum(row) != run.Number(columns)) return m.Damaged("disk '" + run.Bytes(0) + "'");
+    if (RowSum(row) != run.Number(columns)) return m.Damaged(fmt::format("{} '{}'", kind, run.Bytes(0)));
     row[1].kind = SqlValue::kBlob;
     row.emplace_back(uint64_t{0});
     row.emplace_back(RowSum(row));
@@ -222,8 +229,8 @@ Status AddDiskColumn(Migrator& m, const char* select, int columns, const char* i
 // Version 3: groups, and disks' limits.
 Status GoTo3(Migrator& m) {
   CLEAT_TRY(m.Execute(kGoTo3));
-  CLEAT_TRY(AddDiskColumn(
-      m,
+  CLEAT_TRY(AddColumn(
+      m, "disk",
       "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, intent_revision, sum FROM "
       "disks2",
       8, "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
@@ -243,10 +250,10 @@ Status GoTo5(Migrator& m) {
 // Version 6: what the images of disks that have become larger had before.
 Status GoTo6(Migrator& m) {
   CLEAT_TRY(m.Execute(kGoTo6));
-  CLEAT_TRY(AddDiskColumn(m,
-                          "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, "
-                          "intent_revision, limits_revision, sum FROM disks5",
-                          9, "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+  CLEAT_TRY(AddColumn(m, "disk",
+                      "SELECT id, spec, revision, deleting, reached_engine, kept_by, labels, "
+                      "intent_revision, limits_revision, sum FROM disks5",
+                      9, "INSERT INTO disks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
   return m.Execute("DROP TABLE disks5");
 }
 
@@ -308,13 +315,23 @@ Status GoTo12(Migrator&) {
   return Ok{};
 }
 
+// Version 13: who this host is in reservations of a subsystem's namespaces. Nobody has any before.
+Status GoTo13(Migrator& m) {
+  CLEAT_TRY(m.Execute(kGoTo13));
+  CLEAT_TRY(AddColumn(m, "subsystem",
+                      "SELECT id, spec, revision, labels, intent_revision, sum FROM subsystems12", 5,
+                      "INSERT INTO subsystems VALUES (?, ?, ?, ?, ?, ?, ?)"));
+  return m.Execute("DROP TABLE subsystems12");
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
 constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2},   {3, GoTo3},   {4, GoTo4},
                            {5, GoTo5},         {6, GoTo6},   {7, GoTo7},   {8, GoTo8},
-                           {9, GoTo9},         {10, GoTo10}, {11, GoTo11}, {12, GoTo12}};
+                           {9, GoTo9},         {10, GoTo10}, {11, GoTo11}, {12, GoTo12},
+                           {13, GoTo13}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

@@ -100,7 +100,8 @@ std::vector<SqlValue> ValuesOf(const ClusterRow& row) {
 }
 
 std::vector<SqlValue> ValuesOf(const SubsystemRow& row) {
-  return {row.id, row.spec, row.revision, JoinLabels(row.labels), row.intent_revision};
+  return {
+      row.id, row.spec, row.revision, JoinLabels(row.labels), row.intent_revision, row.reservation_family};
 }
 
 std::vector<SqlValue> ValuesOf(const PoolRow& row) {
@@ -185,6 +186,7 @@ bool ReadRow(SqlRun& run, SubsystemRow& row) {
   row.revision = run.Number(2);
   row.labels = SplitLabels(run.Bytes(3));
   row.intent_revision = run.Number(4);
+  row.reservation_family = run.Number(5);
   return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
 }
 

@@ -49,9 +49,10 @@ struct StoredAs<ClusterRow> {
 };
 template <>
 struct StoredAs<SubsystemRow> {
-  static constexpr char kPut[] = "REPLACE INTO subsystems VALUES (?, ?, ?, ?, ?, ?)";
-  static constexpr char kLoad[] = "SELECT id, spec, revision, labels, intent_revision, sum FROM subsystems";
-  static constexpr int kColumns = 5;
+  static constexpr char kPut[] = "REPLACE INTO subsystems VALUES (?, ?, ?, ?, ?, ?, ?)";
+  static constexpr char kLoad[] =
+      "SELECT id, spec, revision, labels, intent_revision, reservation_family, sum FROM subsystems";
+  static constexpr int kColumns = 6;
 };
 template <>
 struct StoredAs<PoolRow> {

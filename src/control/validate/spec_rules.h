@@ -22,6 +22,8 @@ Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec);
 Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::SubsystemSpec spec);
 // Whether its secrets go together, once all are there.
 Status CheckSubsystemSecrets(std::string_view subsystem, const v1::SubsystemSpec& spec);
+// Whether disks that are written to take part in reservations.
+bool HasReservations(const v1::SubsystemSpec& spec);
 // The spec, with who this host is in `present` where it does not say itself.
 v1::SubsystemSpec WithHostOf(const v1::SubsystemSpec& present, v1::SubsystemSpec spec);
 Result<v1::GroupSpec> CompleteGroupSpec(std::string_view id, v1::GroupSpec spec);

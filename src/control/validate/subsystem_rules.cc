@@ -72,6 +72,17 @@ Status CompleteHost(std::string_view name, v1::SubsystemSpec& spec) {
   return Ok{};
 }
 
+Status CompleteReservations(std::string_view name, v1::SubsystemSpec& spec) {
+  if (!v1::Reservations_IsValid(spec.reservations())) {
+    return InvalidSubsystem(
+        name, "reservations",
+        fmt::format("is {}, which this version does not know", static_cast<int>(spec.reservations())));
+  }
+  // One form, which is that of specs of before.
+  if (spec.reservations() == v1::RESERVATIONS_OFF) spec.clear_reservations();
+  return Ok{};
+}
+
 }  // namespace
 
 Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::SubsystemSpec spec) {
@@ -79,6 +90,7 @@ Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::Subsyst
   CLEAT_TRY(CheckSubsystemNqn(name, spec.nqn()));
   CLEAT_TRY(CompleteAddresses(name, spec));
   CLEAT_TRY(CompleteHost(name, spec));
+  CLEAT_TRY(CompleteReservations(name, spec));
   if (spec.keep_alive_ms() == 0) spec.set_keep_alive_ms(kKeepAliveMsDefault);
   if (spec.keep_alive_ms() >= nvme::fabrics::kKeepAliveMsMin &&
       spec.keep_alive_ms() <= nvme::fabrics::kKeepAliveMsMax)
@@ -96,6 +108,10 @@ Status CheckSubsystemSecrets(std::string_view subsystem, const v1::SubsystemSpec
                   "only to a host that does so too. Give both, or remove both",
                   subsystem),
       {{"field", "spec.dhchap_ctrl_secret"}});
+}
+
+bool HasReservations(const v1::SubsystemSpec& spec) {
+  return spec.reservations() == v1::RESERVATIONS_EXCLUSIVE || spec.reservations() == v1::RESERVATIONS_PROOF;
 }
 
 v1::SubsystemSpec WithHostOf(const v1::SubsystemSpec& present, v1::SubsystemSpec spec) {

@@ -256,6 +256,8 @@ struct NvmeTcp {
   WrappedSecret dhchap_secret;
   WrappedSecret dhchap_ctrl_secret;
   WrappedSecret tls_psk;
+  uint64_t reservation_family = 0;
+  bool reservation_proves = false;
 
   static Result<NvmeTcp> Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in);
   // Without the secrets: cleatd has them.
@@ -323,6 +325,10 @@ Result<NvmeTcp> NvmeTcp::Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in) {
   if (nvme.dhchap_ctrl_secret.there() && !nvme.dhchap_secret.there())
     return Malformed("disk.nvme_tcp.dhchap_ctrl_secret is there without dhchap_secret");
   CLEAT_ASSIGN(nvme.tls_psk, WrappedSecret::Unpack(in.tls_psk, "disk.nvme_tcp.tls_psk"));
+  nvme.reservation_family = in.reservation_family;
+  nvme.reservation_proves = in.reservation_proves != 0;
+  if (nvme.reservation_proves && nvme.reservation_family == 0)
+    return Malformed("disk.nvme_tcp.reservation_proves is there without reservation_family");
   return nvme;
 }
 
@@ -341,6 +347,8 @@ void NvmeTcp::Pack(PbDisk& out, Memory& memory) const {
   CLEAT_PB_SET(nvme, data_digest, data_digest);
   CLEAT_PB_SET(nvme, keep_alive_ms, keep_alive_ms);
   nvme.namespace_uuid = CopyOf(fabrics::TextOfUuid(name_space), memory);
+  if (reservation_family != 0) CLEAT_PB_SET(nvme, reservation_family, reservation_family);
+  if (reservation_proves) CLEAT_PB_SET(nvme, reservation_proves, reservation_proves);
   out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_NVME_TCP;
   out.nvme_tcp = &nvme;
 }
@@ -378,11 +386,13 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
   shared->header_digest = header_digest;
   shared->data_digest = data_digest;
   shared->kato_ms = keep_alive_ms;
+  shared->proofs.preempted = reservation_proves;
   const std::function<Status()> unwrap = [&] { return UnwrapSecrets(opening.parts.keyring, *shared); };
   const Status unwrapped = co_await opening.parts.blocking.Run<Status>(unwrap);
   if (!unwrapped)
     co_return Error(unwrapped.error().code, opening.disk.name + ": " + unwrapped.error().message);
   modules::NvmfOptions options(opening.shape(), std::move(shared), name_space, opening.mode);
+  options.reservation_family = reservation_family;
   options.arithmetic = &opening.parts.arithmetic;
   options.events.resized = [grew = std::move(events.grew), block_bytes = opening.disk.logical_block_bytes,
                             name = opening.disk.name](uint64_t size_bytes) {

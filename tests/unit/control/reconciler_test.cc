@@ -383,7 +383,7 @@ TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
 // ---- Meeting ----
 
 TEST_F(ReconcilerTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
-  engine_.set_protocol(7);
+  engine_.set_protocol(8);
   EXPECT_FALSE(engine_.Connect());
   EXPECT_NE(engine_.refusal().find("versions 1 to 6, the engine 7"), std::string::npos) << engine_.refusal();
 }

@@ -96,6 +96,24 @@ TEST_F(SubsystemCommands, MakeAndChangeOneAsTheCommandLineSays) {
   EXPECT_EQ(Ctl({"subsystem", "create", "array", "--address", "10.0.0.1"}).code, kUsage) << "without its NQN";
 }
 
+TEST_F(SubsystemCommands, ReservationsAreSaidAndShownInWords) {
+  const Outcome made = Create({"--reservations", "exclusive"});
+  ASSERT_EQ(made.code, kOk) << made.err;
+  EXPECT_EQ(created_.spec().reservations(), v1::RESERVATIONS_EXCLUSIVE);
+  array_.mutable_status()->set_reservation_family("4c0f7d1e-8a55-4d0b");
+  const Outcome shown = Ctl({"subsystem", "get", "array"});
+  EXPECT_THAT(shown.out, HasSubstr("exclusive"));
+  EXPECT_THAT(shown.out, HasSubstr("4c0f7d1e-8a55-4d0b"));
+
+  ASSERT_EQ(Ctl({"subsystem", "update", "array", "--reservations", "proof"}).code, kOk);
+  EXPECT_EQ(update_.subsystem().spec().reservations(), v1::RESERVATIONS_PROOF);
+  ASSERT_EQ(Ctl({"subsystem", "update", "array", "--keep-alive-ms", "8000"}).code, kOk);
+  EXPECT_EQ(update_.subsystem().spec().reservations(), v1::RESERVATIONS_EXCLUSIVE) << "what it was stays";
+  ASSERT_EQ(Ctl({"subsystem", "update", "array", "--reservations", "off"}).code, kOk);
+  EXPECT_EQ(update_.subsystem().spec().reservations(), v1::RESERVATIONS_OFF);
+  EXPECT_EQ(Create({"--reservations", "shared"}).code, kUsage);
+}
+
 TEST_F(SubsystemCommands, SecretsComeFromFilesAndAreNotShown) {
   const std::string chap = WriteFile("chap", std::string(kSecret) + "\n");
   const std::string psk = WriteFile("psk", "NVMeTLSkey-1:...:");

@@ -286,6 +286,8 @@ TEST_F(EveryBackend, OfASubsystemIsRefusedWithTheFieldThatIsWrong) {
   }
   refused("dhchap_ctrl_secret is there without dhchap_secret",
           [&](auto& nvme) { nvme.dhchap_ctrl_secret = &secret.message; });
+  refused("reservation_proves is there without reservation_family",
+          [](auto& nvme) { CLEAT_PB_SET(nvme, reservation_proves, 1); });
   refused("", [](auto& /*nvme*/) {});
   refused("nvme_tcp.subsystem is missing", [](auto& nvme) { nvme.subsystem = nullptr; });
   refused("nvme_tcp.nqn is missing", [](auto& nvme) { nvme.nqn = nullptr; });
@@ -308,6 +310,25 @@ TEST_F(EveryBackend, OfASubsystemIsRefusedWithTheFieldThatIsWrong) {
   refused("nvme_tcp.keep_alive_ms", [](auto& nvme) { nvme.keep_alive_ms = 600'001; });
   refused("nvme_tcp.namespace_uuid", [](auto& nvme) { nvme.namespace_uuid = nullptr; });
   refused("nvme_tcp.namespace_uuid", [&](auto& nvme) { nvme.namespace_uuid = zero.data(); });
+}
+
+TEST_F(EveryBackend, OfASubsystemHasItsReservationsInAnInventoryToo) {
+  const BackendMessage sample = Sample("nvme_tcp");
+  Cleat__Engine__V1__NvmeTcpBackend& nvme = *sample.disk.nvme_tcp;
+  constexpr uint64_t kFamily = 0xfedc'ba98'7654'3210;
+  const auto told = [&] {
+    std::pmr::monotonic_buffer_resource memory;
+    PbDisk disk = CLEAT__ENGINE__V1__DISK__INIT;
+    PackBackend(UnpackBackend("disks/a", sample.disk).value(), disk, memory);
+    return std::pair(disk.nvme_tcp->reservation_family, disk.nvme_tcp->reservation_proves != 0);
+  };
+  EXPECT_EQ(told(), std::pair(uint64_t{0}, false));
+  CLEAT_PB_SET(nvme, reservation_family, kFamily);
+  EXPECT_EQ(told(), std::pair(kFamily, false));
+  EXPECT_TRUE(UnpackBackend("disks/a", sample.disk).value() == DiskOf("nvme_tcp").backend)
+      << "which namespace it is, reservations do not say";
+  CLEAT_PB_SET(nvme, reservation_proves, 1);
+  EXPECT_EQ(told(), std::pair(kFamily, true));
 }
 
 // How it is reached may change between one attachment and the next; which namespace of which subsystem it is says the storage.

@@ -136,7 +136,7 @@ class DiskFactoryRig : public testing::Test {
     *closed = true;
   }
 
-  ManualClock clock_;
+  MonotonicClock clock_;  // a disk over a network has deadlines
   std::unique_ptr<Reactor> reactor_ = Reactor::Make(clock_, {}).value();
   BlockingPool blocking_{0};
   modules::UringHub uring_;

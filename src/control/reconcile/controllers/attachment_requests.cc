@@ -32,15 +32,29 @@ std::string TooOldForSecrets(const EngineInfo& engine, const std::string& subsys
       EngineName(engine.id), engine.version, engine.protocol, subsystem, kProtocolSecrets, engine.id);
 }
 
+// An engine that knows nothing of reservations would write where another host may write too.
+bool NeedsReservations(const engine::v1::Attachment& attachment) {
+  return !attachment.read_only() && attachment.disk().nvme_tcp().reservation_family() != 0;
+}
+
+std::string TooOldForReservations(const EngineInfo& engine, const std::string& subsystem) {
+  return fmt::format(
+      "{} (version {}, protocol {}) can't attach a disk of {}, which has reservations and takes protocol {}: "
+      "upgrade the engine (cleatctl engine upgrade), or stop it and start the new one under the same name "
+      "(--name {})",
+      EngineName(engine.id), engine.version, engine.protocol, subsystem, kProtocolReservations, engine.id);
+}
+
 // An older engine is not asked for what it would do wrong without an error.
 Status CheckProtocol(const EngineInfo& engine, const AttachmentIntent& intent,
                      const engine::v1::Attachment& attachment) {
-  if (attachment.incoming() && engine.protocol < kProtocolMoves)
-    return Error(ErrorCode::kFailedPrecondition, TooOldForIncoming(engine));
-  if (!WrappedKeysIn(intent.subsystem).empty() && engine.protocol < kProtocolSecrets) {
-    return Error(ErrorCode::kFailedPrecondition,
-                 TooOldForSecrets(engine, intent.disk.spec.nvme_tcp().subsystem()));
-  }
+  const auto refuse = [](std::string why) { return Error(ErrorCode::kFailedPrecondition, std::move(why)); };
+  const std::string& subsystem = intent.disk.spec.nvme_tcp().subsystem();
+  if (attachment.incoming() && engine.protocol < kProtocolMoves) return refuse(TooOldForIncoming(engine));
+  if (!WrappedKeysIn(intent.subsystem).empty() && engine.protocol < kProtocolSecrets)
+    return refuse(TooOldForSecrets(engine, subsystem));
+  if (NeedsReservations(attachment) && engine.protocol < kProtocolReservations)
+    return refuse(TooOldForReservations(engine, subsystem));
   return Ok{};
 }
 

@@ -297,8 +297,11 @@ ControllerIntent Controllers::IntentOf(const std::string& controller_id) {
            .disk_status = disk->status};
     if (const std::string& cluster = ClusterOf(disk->row.spec); !cluster.empty())
       one.cluster_revision = core_.tables.clusters.At(*ParseClusterName(cluster)).row.spec_revision;
-    if (const std::string& name = SubsystemOf(disk->row.spec); !name.empty())
-      one.subsystem = core_.tables.subsystems.At(*ParseSubsystemName(name)).row.spec;
+    if (const std::string& name = SubsystemOf(disk->row.spec); !name.empty()) {
+      const SubsystemRow& subsystem = core_.tables.subsystems.At(*ParseSubsystemName(name)).row;
+      one.subsystem = subsystem.spec;
+      one.reservation_family = subsystem.reservation_family;
+    }
     if (const std::string& name = PoolOf(disk->row.spec); !name.empty()) {
       const PoolRow& pool = core_.tables.pools.At(*ParsePoolName(name)).row;
       one.pool = {.device = pool.spec.device(), .uid = pool.uid, .extent_bytes = pool.spec.extent_bytes()};

@@ -11,6 +11,8 @@
 #include "control/model/names.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_secrets.h"
+#include "nvme/fabrics/names.h"
+#include "nvme/host/reservation/reservation.h"
 
 namespace cleat::control {
 namespace {
@@ -37,6 +39,12 @@ std::string NameOnDrive(const pool::MapDisk& disk) {
   v1::Disk described;
   const bool parsed = described.ParseFromString(disk.description) && ParseDiskName(described.name()).ok();
   return parsed ? described.name() : fmt::format("uid {:016x}", disk.identity);
+}
+
+// As people read it in what a target says of its registrants.
+std::string TextOfFamily(uint64_t family) {
+  constexpr size_t kFamilyChars = 18;
+  return nvme::fabrics::TextOfUuid(nvme::host::HostIdOf(family, 0)).substr(0, kFamilyChars);
 }
 
 }  // namespace
@@ -108,6 +116,8 @@ v1::Subsystem ApiView::Show(const SubsystemEntry& entry) const {
   *subsystem.mutable_spec() = entry.row.spec;
   HideKeys(subsystem.mutable_spec());
   subsystem.mutable_status()->set_disks(static_cast<uint32_t>(entry.disks.size()));
+  if (entry.row.reservation_family != 0)
+    subsystem.mutable_status()->set_reservation_family(TextOfFamily(entry.row.reservation_family));
   subsystem.set_revision(entry.revision);
   subsystem.set_etag(EtagOf(entry.row.intent_revision));
   subsystem.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());

@@ -74,6 +74,7 @@ Result<v1::Subsystem> Subsystems::Create(const v1::CreateSubsystemRequest& reque
   SubsystemEntry entry;
   entry.row.id = id;
   entry.row.spec = std::move(spec);
+  CLEAT_TRY(SetFamily(entry.row, /*host_before=*/{}));
   entry.row.labels = std::move(*asked.labels);
   entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
   CLEAT_TRY(core_.writes.Write(names, {entry.row}));
@@ -125,6 +126,18 @@ Status Subsystems::SetHost(v1::SubsystemSpec& spec) const {
   const nvme::fabrics::HostIdentity host = nvme::fabrics::HostIdentityOfUuid(uuid);
   spec.set_host_nqn(host.nqn);
   spec.set_host_id(nvme::fabrics::TextOfUuid(host.id));
+  return Ok{};
+}
+
+// A host that was given another identity may be a copy of one that lives, so that the family goes with the identity.
+Status Subsystems::SetFamily(SubsystemRow& row, std::string_view host_before) {
+  if (row.spec.host_id() != host_before) row.reservation_family = 0;
+  if (!HasReservations(row.spec)) return Ok{};
+  while (row.reservation_family == 0) {
+    uint64_t& family = row.reservation_family;
+    if (getrandom(&family, sizeof(family), 0) != static_cast<ssize_t>(sizeof(family)))
+      return ErrnoError(errno, "drawing a number for this host's reservations");
+  }
   return Ok{};
 }
 
@@ -204,6 +217,7 @@ Result<SubsystemRow> Subsystems::RowAfter(const SubsystemEntry& entry, const Ask
   if (asked.spec) {
     row.spec = WithHostOf(entry.row.spec, *asked.spec);
     CLEAT_TRY(keys_.SetSecrets(row.id, asked.secrets, entry.row.spec, &row.spec));
+    CLEAT_TRY(SetFamily(row, entry.row.spec.host_id()));
   }
   if (asked.labels) row.labels = *asked.labels;
   if (!SameSpec(row.spec, entry.row.spec)) {
@@ -228,6 +242,7 @@ Status Subsystems::CheckChange(const SubsystemEntry& entry, const v1::SubsystemS
   if (disks.empty()) return Ok{};
   v1::SubsystemSpec moved = WithoutKey(entry.row.spec);
   *moved.mutable_addresses() = spec.addresses();
+  moved.set_reservations(spec.reservations());
   if (SameSpec(moved, WithoutKey(spec))) return CheckDetached(name, disks, gone);
   return InUse(name, disks, "which its settings hold for");
 }
@@ -252,8 +267,8 @@ Status Subsystems::CheckDetached(const std::string& name, const NameSet& disks, 
     const AttachmentsShown shown = ShowAttachments(live);
     return RefuseFor(
         name, v1::REASON_SUBSYSTEM_IN_USE,
-        fmt::format("{} has disks attached, {} among them ({}), and its addresses and secrets stay "
-                    "meanwhile: detach them first ({})",
+        fmt::format("{} has disks attached, {} among them ({}), and its addresses, reservations and "
+                    "secrets stay meanwhile: detach them first ({})",
                     name, attached, shown.names, shown.commands),
         {{"conflict", attached}});
   }

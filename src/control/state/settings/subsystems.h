@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVMe-oF subsystems. cleatd never speaks to one: it keeps how they are reached, and tells an engine with each disk that is a namespace of
-// one, when that is attached. So a subsystem's spec stays as it is while it has disks; its addresses and secrets only while one of these is
-// attached. Any thread; what needs the state's mutex says so.
+// one, when that is attached. So a subsystem's spec stays as it is while it has disks; its addresses, reservations and secrets only while one
+// of these is attached. Any thread; what needs the state's mutex says so.
 #pragma once
 
 #include <optional>
@@ -76,6 +76,8 @@ class Subsystems {
       CLEAT_REQUIRES(holds_state);
   // Says in the spec who this host is, unless it says so itself.
   Status SetHost(v1::SubsystemSpec& spec) const;
+  // Draws a family for a row that needs one. `host_before`: the host identifier that the present one goes with.
+  static Status SetFamily(SubsystemRow& row, std::string_view host_before);
   Status RewrapKeysOf(const std::string& id) CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
