@@ -294,7 +294,7 @@ TEST_F(NvmfReservation, AProofIsNotTakenBackByTheDetachThatFollows) {
   OneWrite write(8192, 4096, 1);
   LeaveInDoubt(*disk, write);
   EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
-  rig_.Until([&] { return Registered() == 1; });
+  rig_.Until([&] { return rig_.device->paths()->doubt_ranges == 0; });
   disk.reset();
   rig_.Close();
   EXPECT_EQ(Registered(), 1U);
