@@ -385,7 +385,7 @@ TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
 TEST_F(ReconcilerTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
   engine_.set_protocol(8);
   EXPECT_FALSE(engine_.Connect());
-  EXPECT_NE(engine_.refusal().find("versions 1 to 6, the engine 7"), std::string::npos) << engine_.refusal();
+  EXPECT_NE(engine_.refusal().find("versions 1 to 7, the engine 8"), std::string::npos) << engine_.refusal();
 }
 
 TEST_F(ReconcilerTest, ASecondLiveEngineOfTheSameNameIsRefused) {
