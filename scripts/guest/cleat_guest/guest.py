@@ -39,6 +39,7 @@ LARGEST_QUEUE = 1024
 FIRST_DISK_SLOT = 0x08
 FIRST_SCSI_SLOT = 0x10
 FIRST_PORT_SLOT = 0x18
+FIRST_CARD_NET = 2  # 10.0.2.0/24, as QEMU's own default
 # What an image has beyond the basic tools; None: nothing.
 IMAGES = {None: "initramfs.cpio", "fio": "initramfs-fio.cpio", "scsi": "initramfs-scsi.cpio",
           "crypt": "initramfs-crypt.cpio", "systemd": "initramfs-systemd.cpio", "nvme": "initramfs-nvme.cpio"}
@@ -127,7 +128,7 @@ class Guest:
 
     def __init__(self, name, image_dir, log_dir, disks=None, scsi=None, queues=1, packed=False, ports=0, tools=None,
                  cpus=2, memory_mb=256, files=None, nvme=None, nvme_ports=False, incoming=False,
-                 counted=False, kernel_options=""):
+                 counted=False, kernel_options="", forwards=()):
         self.name = name
         self._incoming = incoming
         self._image_dir = image_dir
@@ -138,6 +139,7 @@ class Guest:
         self._files = dict(files or {})
         self._nvme = dict(nvme or {})
         self._nvme_ports = nvme_ports
+        self._forwards = tuple(forwards)
         self._counted = counted
         self._kernel_options = kernel_options
         self._queues = queues
@@ -447,6 +449,26 @@ class Guest:
         self.qmp.command("chardev-remove", id=f"chardev-{disk}")
         del self._plugged[disk]
 
+    def resize_file(self, disk, size_bytes):
+        """Makes one of `files` larger, under the guest."""
+        self.qmp.command("block_resize", device=f"drive-{disk}", size=size_bytes)
+
+    # Network cards
+
+    @staticmethod
+    def card_address(card):
+        """Each card has a network of its own: 10.0.2.0/24 and so on, of which this is the guest's address."""
+        return f"10.0.{FIRST_CARD_NET + card}.15"
+
+    def cards_up(self):
+        """After each boot."""
+        for card in range(len(self._forwards)):
+            self.run(f"ifconfig eth{card} {self.card_address(card)} netmask 255.255.255.0 up")
+
+    def plug_cable(self, card, plugged):
+        """Without its cable a card sends and gets nothing. Who connects to its port here is connected, and hears no word."""
+        self.qmp.command_as_is("set_link", {"name": f"card{card}", "up": plugged})
+
     # NVMe drives
 
     def pull_nvme(self, serial, timeout_s=COMMAND_SECONDS):
@@ -532,6 +554,10 @@ class Guest:
             argv += ["-chardev", f"socket,id=chardev-{controller},path={path},server=on,wait=off",
                      "-device", f"vhost-user-scsi-pci,id=scsi-{controller},chardev=chardev-{controller},"
                                 f"num_queues={self._queues},packed={packed},addr={FIRST_SCSI_SLOT + index:#x}{scsi_size}"]
+        for card, (address, port) in enumerate(self._forwards):
+            net, forward = f"10.0.{FIRST_CARD_NET + card}.0/24", f"tcp:{address}-{self.card_address(card)}:{port}"
+            argv += ["-netdev", f"user,id=net{card},restrict=on,ipv6=off,net={net},hostfwd={forward}",
+                     "-device", f"virtio-net-pci,id=card{card},netdev=net{card},romfile="]
         if self._incoming:
             argv += ["-incoming", "defer"]
         for port in range(self._ports):

@@ -11,24 +11,28 @@ _ROUNDS = ("round=0; while :; do "
            "fio --name=load --filename={device} --direct=1 --ioengine=libaio --iodepth={depth} --offset={offset} --size={size} "
            "--offset_increment={size} --numjobs={jobs} --io_size={io_size} --rw=randwrite --bsrange={sizes} --blockalign={align} "
            "--fsync=64 --randseed=$(({seed} * 1000 + round)) --verify=crc32c "
-           "--verify_fatal=1 --output-format=json --output=/run/{name}.$round.json || {{ cat /run/{name}.$round.json; exit 1; }}; "
+           "--verify_fatal=1 {more} --output-format=json --output=/run/{name}.$round.json || {{ cat /run/{name}.$round.json; exit 1; }}; "
            "[ ! -e /run/{name}.stop ] || exit 0; round=$((round + 1)); done")
 _BEGUN_REQUESTS = 32
+# A line for each request of a job, in the order in which they ended: when, in milliseconds of the job's time, then what is not looked at.
+_LOG = "--write_lat_log=/run/{name}.$round"
+_LONGEST_GAP = "awk -F, 'FNR == 1 {{ before = 0 }} $1 - before > longest {{ longest = $1 - before }} {{ before = $1 }} END {{ print longest + 0 }}' " \
+               "/run/{name}.*_clat.*.log"
 
 
 class VerifiedLoad:
     """Runs in the guest's background until wait(): whatever happens before that happens under load."""
 
     def __init__(self, guest, device, *, name, seed, depth=8, offset="0", size="48M",
-                 io_size="24M", sizes="4k-4k", jobs=1):
-        """`sizes`: of a request, from-to. `jobs` write at a time, `size` and `io_size` being those of each."""
+                 io_size="24M", sizes="4k-4k", jobs=1, gaps=False):
+        """`sizes`: of a request, from-to. `jobs` write at a time, `size` and `io_size` being those of each. `gaps`: longest_gap_ms is asked."""
         self._guest = guest
         self._name = name
         self._stat = f"/sys/block/{device.removeprefix('/dev/')}/stat"
         self._before = self._written()
         self._job = guest.background(
             _ROUNDS.format(device=device, name=name, seed=seed, depth=depth, offset=offset, size=size,
-                           io_size=io_size, sizes=sizes, align=sizes.split("-", maxsplit=1)[0], jobs=jobs))
+                           io_size=io_size, sizes=sizes, align=sizes.split("-", maxsplit=1)[0], jobs=jobs, more=_LOG.format(name=name) if gaps else ""))
 
     def wait_begun(self, timeout_s=COMMAND_SECONDS):
         """Until it writes: fio takes its time to start in a guest without KVM."""
@@ -42,6 +46,10 @@ class VerifiedLoad:
         # fio's "max" stands in the objects of submission, completion and total latency, in nanoseconds.
         longest = self._guest.run(f"grep -h -o '\"max\" : [0-9]*' /run/{self._name}.*.json | sed 's/.*: //' | sort -n | tail -n1")
         return math.ceil(int(longest) / 1e6)
+
+    def longest_gap_ms(self):
+        """After `wait`: the longest time of a job in which none of its requests ended, from its beginning to its last request."""
+        return int(self._guest.run(_LONGEST_GAP.format(name=self._name)))
 
     def _written(self):
         return int(self._guest.run(f"awk '{{ print $5 }}' {self._stat}"))
