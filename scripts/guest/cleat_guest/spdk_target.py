@@ -16,11 +16,19 @@ _HUGE_MOUNT = "/dev/hugepages"
 _PAGE_MB = 2
 _RPC_SECONDS = 60  # for what can only hang
 _POLL_SECONDS = 0.05
+# The network for benchmarks (RFC 2544), which nobody else has.
+_NET_ADDRESSES = ("198.18.0.2", "198.18.1.2")
+_PORT = 4420
 
 
 def built_in():
     """The folder that SPDK was built in, or None."""
     return os.environ.get("PEER_SPDK") or None
+
+
+def nguid(uuid):
+    """A namespace's other name, made of that one."""
+    return uuid.replace("-", "").upper()
 
 
 def _reserve_pages(megabytes):
@@ -175,3 +183,77 @@ class Net:
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BenchError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+class SpdkNamespace:
+    """The file `image` as one namespace of a target of its own, at the addresses of a network of its own: two paths. As root. What it can be
+    asked and told is what NvmfEvents (nvmf_events.py) says."""
+
+    def __init__(self, bench, image, nqn, uuid):
+        self._image, self._nqn, self._uuid = image, nqn, uuid
+        self._net = Net(f"cleat{os.getpid()}", _NET_ADDRESSES)
+        self._target = SpdkTarget(bench, net=self._net.name)
+        self.addresses = [f"{address}:{_PORT}" for address in _NET_ADDRESSES]
+
+    def wait_ready(self):
+        self._target.start()
+        self._target.add_file("Disk", self._image, self._uuid)
+        self._target.add_subsystem(self._nqn, "Disk", self._uuid, nguid(self._uuid))
+        for address in self.addresses:
+            self._target.listen(self._nqn, address)
+        return self
+
+    def kill(self):
+        self._target.kill()
+        self._net.kill()
+
+    # ---- What it has
+
+    def writes(self):
+        return self._target.writes("Disk")
+
+    def lives(self):
+        """Its controllers, of which each path has one."""
+        return {one["cntlid"] for one in self._target.rpc("nvmf_subsystem_get_controllers", nqn=self._nqn)}
+
+    def has_lost(self, before, paths):
+        return len(before - self.lives()) >= len(paths)
+
+    def is_settled(self, before, paths):
+        now = self.lives()
+        return len(now) == len(self.addresses) and len(now - before) >= len(paths)
+
+    # ---- What becomes of it
+
+    def cut(self, path):
+        self._target.unlisten(self._nqn, self.addresses[path])
+
+    def mend(self, path):
+        self._target.listen(self._nqn, self.addresses[path])
+
+    def swallow(self, path, yes):
+        self._net.swallow(_NET_ADDRESSES[path], yes)
+
+    def set_ana(self, path, state):
+        self._target.set_ana(self._nqn, self.addresses[path], state.replace("-", "_"))
+
+    def stop_still(self):
+        self._target.stop_still()
+
+    def go_on(self):
+        self._target.go_on()
+
+    def restart(self):
+        self._target.kill()
+        self.wait_ready()
+
+    def resize(self, size_bytes):
+        os.truncate(self._image, size_bytes)
+        self._target.rpc("bdev_aio_rescan", name="Disk")
+
+    def remove_namespace(self):
+        self._target.rpc("nvmf_subsystem_remove_ns", nqn=self._nqn, nsid=1)
+
+    def add_namespace(self):
+        self._target.rpc("nvmf_subsystem_add_ns", nqn=self._nqn,
+                         namespace={"bdev_name": "Disk", "nsid": 1, "uuid": self._uuid, "nguid": nguid(self._uuid)})
