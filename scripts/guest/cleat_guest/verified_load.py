@@ -16,8 +16,8 @@ _ROUNDS = ("round=0; while :; do "
 _BEGUN_REQUESTS = 32
 # A line for each request of a job, in the order in which they ended: when, in milliseconds of the job's time, then what is not looked at.
 _LOG = "--write_lat_log=/run/{name}.$round"
-_LONGEST_GAP = "awk -F, 'FNR == 1 {{ before = 0 }} $1 - before > longest {{ longest = $1 - before }} {{ before = $1 }} END {{ print longest + 0 }}' " \
-               "/run/{name}.*_clat.*.log"
+_LONGEST_GAP = ("awk -F, 'FNR == 1 {{ before = 0 }} $1 - before > longest {{ longest = $1 - before }} {{ before = $1 }} "
+                "END {{ print longest + 0 }}' /run/{name}.*_clat.*.log")
 
 
 class VerifiedLoad:
@@ -32,7 +32,8 @@ class VerifiedLoad:
         self._before = self._written()
         self._job = guest.background(
             _ROUNDS.format(device=device, name=name, seed=seed, depth=depth, offset=offset, size=size,
-                           io_size=io_size, sizes=sizes, align=sizes.split("-", maxsplit=1)[0], jobs=jobs, more=_LOG.format(name=name) if gaps else ""))
+                           io_size=io_size, sizes=sizes, align=sizes.split("-", maxsplit=1)[0], jobs=jobs,
+                           more=_LOG.format(name=name) if gaps else ""))
 
     def wait_begun(self, timeout_s=COMMAND_SECONDS):
         """Until it writes: fio takes its time to start in a guest without KVM."""
