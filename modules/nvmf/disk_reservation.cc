@@ -189,7 +189,8 @@ void DiskReservation::LogStays(const std::string& why) const {
 }
 
 bool DiskReservation::IsLeaving() const {
-  return leaving_ && !stays_ && std::any_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->busy(); });
+  return leaving_ && !stays_ &&
+         std::any_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->busy(); });
 }
 
 // Whether something was proved that holds only as long as the reservation does.

@@ -59,7 +59,7 @@ inline constexpr uint32_t kProtocolHeartbeats = 5;  // it says that it goes on
 inline constexpr uint32_t kProtocolIdentities = 3;  // engines know which disk a guest had before
 inline constexpr uint32_t kProtocolPathLists =
     4;  // engines say which paths are listed, and read them again when told
-inline constexpr uint32_t kProtocolSecrets = 6;  // engines know that subsystems have secrets
+inline constexpr uint32_t kProtocolSecrets = 6;       // engines know that subsystems have secrets
 inline constexpr uint32_t kProtocolReservations = 7;  // disks keep other hosts from writing
 
 using Labels = std::map<std::string, std::string>;

@@ -328,10 +328,9 @@ struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
-constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2},   {3, GoTo3},   {4, GoTo4},
-                           {5, GoTo5},         {6, GoTo6},   {7, GoTo7},   {8, GoTo8},
-                           {9, GoTo9},         {10, GoTo10}, {11, GoTo11}, {12, GoTo12},
-                           {13, GoTo13}};
+constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2},   {3, GoTo3},  {4, GoTo4}, {5, GoTo5},
+                           {6, GoTo6},         {7, GoTo7},   {8, GoTo8},  {9, GoTo9}, {10, GoTo10},
+                           {11, GoTo11},       {12, GoTo12}, {13, GoTo13}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

@@ -207,9 +207,7 @@ TEST_F(ReservationsOfOldEngines, AnEngineThatKnowsNothingOfThemIsGivenNoDiskToWr
     message = attachment->status().message();
     return attachment->status().state() == v1::ATTACHMENT_STATE_FAILED;
   });
-  EXPECT_NE(message.find("which has reservations and takes protocol 7"),
-            std::string::npos)
-      << message;
+  EXPECT_NE(message.find("which has reservations and takes protocol 7"), std::string::npos) << message;
   EXPECT_FALSE(blue_.Has("controllers/writer", 0));
   ASSERT_TRUE(state_->attachments().Attach(Attach("d", "reader", /*read_only=*/true)).ok());
   Await("who only reads is served", [&] { return blue_.Has("controllers/reader", 0); });
