@@ -24,7 +24,7 @@ from cleat_guest.verified_load import VerifiedLoad  # noqa: E402
 NQN = "nqn.2026-11.example:array"
 UUID = "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11"
 DISK_BYTES = 32 << 20
-KEEP_ALIVE_MS = 5000
+KEEP_ALIVE_MS = 10000  # an emulated target takes its time to answer
 CUT = 0  # the path
 OLD, NEW = "engine-0", "engine-1"
 
@@ -86,10 +86,11 @@ class Demo:
         self.target.swallow(CUT, True)
         cut = time.monotonic()
         self.say.show(f"the link of {self.target.addresses[CUT]} is down: what is sent there is lost")
-        self.events.miss(before, CUT)
-        self.say.show(f"after {time.monotonic() - cut:.1f} s the target has missed its host, and given the connections up")
+        # While nothing is in doubt that nobody confirms before the target has missed its host.
         self.events.goes_on()
         self.show_paths()
+        self.events.miss(before, CUT)
+        self.say.show(f"after {time.monotonic() - cut:.1f} s the target has missed its host, and given the connections up")
         self.target.swallow(CUT, False)
         self.settle(before, [CUT])
         self.show_paths()

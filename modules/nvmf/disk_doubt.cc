@@ -20,19 +20,25 @@ Status DiskDoubt::MapLog(const UniqueFd& file) {
   return Ok{};
 }
 
-void DiskDoubt::Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts) {
-  if (MayPublish()) return;
-  LogFound(log_->Take(ledger_, DrawLife(), owner_.LivingLives()), disk_bytes, accepts);
+std::vector<LifeId> DiskDoubt::Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts) {
+  if (MayPublish()) return {};
+  KeptDoubtLog::Found found = log_->Take(ledger_, DrawLife(), owner_.LivingLives());
+  LogFound(found, disk_bytes, accepts);
   StoreLives();
   for (const uint32_t row : rows) log_->OpenRow(row);
   published_version_ = 0;
   Publish();
+  return std::move(found.lives);
 }
 
-void DiskDoubt::Yield() {
+void DiskDoubt::Yield(std::span<const LifeId> left) {
   if (log_ == nullptr || !log_->is_taken()) return;
   // Lives that go on have nothing under way, and would be taken for some that are over.
-  log_->StoreLives(ledger_.lives());
+  std::vector<LifeId> lives = ledger_.lives();
+  for (const LifeId life : left) {
+    if (std::find(lives.begin(), lives.end(), life) == lives.end()) lives.push_back(life);
+  }
+  log_->StoreLives(lives);
   log_->Yield();
 }
 

@@ -49,10 +49,11 @@ class DiskDoubt {
   const std::shared_ptr<KeptDoubtLog>& log() const { return log_; }
 
   // The log, if there is one, is this engine's from now on. `rows`: reactors that have joined. `accepts`: writes do not wait for what it
-  // has, for people.
-  void Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts);
-  // The log is another engine's. No request is left, so that no reactor writes to it any more.
-  void Yield();
+  // has, for people. Returns the lives that it names and that are none of this engine's: their engines are gone.
+  std::vector<nvme::host::LifeId> Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts);
+  // The log is another engine's. No request is left, so that no reactor writes to it any more. `left`: lives that end with this engine, and of
+  // which the next one is to know.
+  void Yield(std::span<const nvme::host::LifeId> left);
   // The disk is being closed: words are not looked for any more.
   void Stop();
 

@@ -13,6 +13,12 @@ using nvme::host::LifeId;
 using nvme::host::ShutOutEnd;
 using nvme::host::ShutOutResult;
 
+namespace {
+
+constexpr const char* kNeeded = "what a broken path left was shut out less than two minutes ago";
+
+}  // namespace
+
 DiskReservation::DiskReservation(uint64_t family, bool proves, std::string disk, const IoQueueTarget& target,
                                  Reactor& control, DiskReservationOwner& owner)
     : family_(family),
@@ -41,17 +47,33 @@ void DiskReservation::Begin(const DiskPath& path, uint16_t queue) {
   paths_.back()->Join();
 }
 
+// A life that was joined takes up room at the target.
 void DiskReservation::End(LifeId life) {
+  const PathReservation* const path = Find(life);
+  const bool was_joined = path != nullptr && path->joined();
   std::erase_if(paths_, [life](const auto& path) { return path->life() == life; });
   for (Dead& dead : dead_) {
     dead.cannot.erase(life);
     if (dead.over == life) dead.over = 0;
   }
-  if (Find(life) == nullptr) StepSoon();
+  if (was_joined) AddDead(life, false);
+  StepSoon();
 }
 
 void DiskReservation::SetActive(bool active) {
+  if (active && !active_) {
+    for (const auto& path : paths_) {
+      if (path->joined() && !path->busy()) path->See();
+    }
+  }
   active_ = active;
+  StepSoon();
+}
+
+void DiskReservation::AddOver(std::span<const LifeId> lives) {
+  for (const LifeId life : lives) AddDead(life, false);
+  // The engine before may have proved something a moment ago.
+  if (!lives.empty()) shut_out_ns_ = control_.now_ns();
   StepSoon();
 }
 
@@ -97,10 +119,9 @@ void DiskReservation::Forget(LifeId life) {
 
 void DiskReservation::Joined(LifeId life, const Status& status) {
   if (!status) return owner_.LifeShutOut(life, status.error());
-  PathReservation& path = *Find(life);
-  if (leaving_) return LeaveBy(path);
-  path.See();
+  if (leaving_) return LeaveBy(*Find(life));
   owner_.LifeJoined(life);
+  StepSoon();
 }
 
 void DiskReservation::Seen(LifeId life, const Result<nvme::host::ReservationReport>& report) {
@@ -111,22 +132,16 @@ void DiskReservation::Seen(LifeId life, const Result<nvme::host::ReservationRepo
                      : report.error());
   }
   if (leaving_) return LeaveBy(*path);
-  // Without a report, lives that nobody has in doubt keep their room at the target until a life sees them.
-  if (!report) return StepSoon();
-  for (const nvme::host::Registrant& registrant : report->registrants) {
-    const auto other = nvme::host::LifeOf(registrant.host_id, family_);
-    if (other && owner_.MayBeShutOut(*other)) AddDead(*other, false);
-  }
   StepSoon();
 }
 
 void DiskReservation::ShutOutEnded(LifeId life, LifeId dead, const ShutOutResult& result) {
-  if (result.end == ShutOutEnd::kProved) shut_out_ns_ = control_.now_ns();
   Dead* const found = FindDead(dead);
   if (found != nullptr) found->over = 0;
   if (found != nullptr && result.end == ShutOutEnd::kProved) {
     const bool was_in_doubt = found->in_doubt;
     Forget(dead);
+    if (was_in_doubt) shut_out_ns_ = control_.now_ns();
     if (was_in_doubt) owner_.ProvedDead(dead);
   } else if (found != nullptr) {
     NotProved(*found, life, result);
@@ -153,7 +168,7 @@ void DiskReservation::NotProved(Dead& dead, LifeId over, const ShutOutResult& re
 }
 
 void DiskReservation::Left(LifeId life, const Status& status) {
-  if (!status) LogStays(status.error().message);
+  if (!status) Stay(status.error().message);
   owner_.LifeLeft(life);
 }
 
@@ -163,29 +178,21 @@ void DiskReservation::ReservationBroken(LifeId life, const Error& reason) {
 
 // ---- The end
 
-void DiskReservation::Leave(bool in_doubt) {
+void DiskReservation::Leave(Leaving leaving) {
   CLEAT_CHECK(!leaving_);
-  leaving_ = true;
+  leaving_ = leaving;
   step_.Cancel();
-  stays_ = in_doubt || IsNeeded();
-  if (stays_) {
-    return LogStays(in_doubt ? "writes are in doubt, which must not hit what others write"
-                             : "what a broken path left was shut out less than two minutes ago");
-  }
+  if (leaving == Leaving::kOwnerInDoubt)
+    return Stay("writes are in doubt, which must not hit what others write");
+  if (IsNeeded()) return Stay(kNeeded);
   for (const auto& path : paths_) {
     if (!path->busy()) LeaveBy(*path);
   }
 }
 
 void DiskReservation::EndLeave() {
-  if (IsLeaving()) LogStays("no answer yet, and the disk is detached without");
-}
-
-void DiskReservation::LogStays(const std::string& why) const {
-  spdlog::warn(
-      "{}: this host stays registered at its target: {}; before another host writes, attach the disk here "
-      "once more and detach it",
-      disk_, why);
+  if (IsLeaving()) return Stay("no answer yet, and the disk is detached without");
+  if (!dead_.empty()) Stay("a path that broke is registered, and no other one leads there now");
 }
 
 bool DiskReservation::IsLeaving() const {
@@ -195,13 +202,37 @@ bool DiskReservation::IsLeaving() const {
 
 // Whether something was proved that holds only as long as the reservation does.
 bool DiskReservation::IsNeeded() const {
-  return proves_ && shut_out_ns_ && control_.now_ns() - *shut_out_ns_ < kProofNeedsNs;
+  return leaving_ != Leaving::kUnused && proves_ && shut_out_ns_ &&
+         control_.now_ns() - *shut_out_ns_ < kProofNeedsNs;
 }
 
+// What broken paths have left goes first, as somebody has to be there for it.
 void DiskReservation::LeaveBy(PathReservation& path) {
-  stays_ = stays_ || IsNeeded();
+  uint64_t soonest_ns = UINT64_MAX;
+  if (IsNeeded()) Stay(kNeeded);
+  Dead* const dead =
+      path.joined() && !stays_ && leaving_ == Leaving::kOwner ? NextFor(path, soonest_ns) : nullptr;
+  if (dead != nullptr) return ShutOutBy(path, *dead);
   if (path.joined() && !stays_) return path.Leave();
   owner_.LifeLeft(path.life());
+}
+
+// Told once, and not where another engine has the disk.
+void DiskReservation::Stay(const std::string& why) {
+  if (std::exchange(stays_, true) || leaving_ == Leaving::kUnused) return;
+  spdlog::warn(
+      "{}: this host stays registered at its target: {}; before another host writes, attach the disk here "
+      "once more, and detach it two minutes later",
+      disk_, why);
+}
+
+std::vector<LifeId> DiskReservation::registered() const {
+  std::vector<LifeId> lives;
+  for (const auto& path : paths_) {
+    if (path->joined()) lives.push_back(path->life());
+  }
+  for (const Dead& dead : dead_) lives.push_back(dead.life);
+  return lives;
 }
 
 // ---- Shutting out
@@ -218,17 +249,21 @@ void DiskReservation::Step() {
     if (!path->joined() || path->busy()) continue;
     Dead* const dead = NextFor(*path, soonest_ns);
     if (dead == nullptr) continue;
-    dead->over = path->life();
-    path->ShutOut(dead->life);
+    ShutOutBy(*path, *dead);
   }
   if (soonest_ns != UINT64_MAX && !step_.pending()) control_.AddTimer(step_, soonest_ns);
 }
 
-// Lives in doubt come first: somebody waits.
+void DiskReservation::ShutOutBy(PathReservation& path, Dead& dead) {
+  dead.over = path.life();
+  path.ShutOut(dead.life);
+}
+
+// Lives in doubt come first: somebody waits. One that a reactor may still send for is none yet.
 DiskReservation::Dead* DiskReservation::NextFor(const PathReservation& path, uint64_t& soonest_ns) {
   Dead* next = nullptr;
   for (Dead& dead : dead_) {
-    if (dead.over != 0 || dead.cannot.contains(path.life())) continue;
+    if (dead.over != 0 || dead.cannot.contains(path.life()) || !owner_.MayBeShutOut(dead.life)) continue;
     if (dead.not_before_ns > control_.now_ns()) {
       soonest_ns = std::min(soonest_ns, dead.not_before_ns);
     } else if (next == nullptr || (dead.in_doubt && !next->in_doubt)) {

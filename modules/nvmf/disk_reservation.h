@@ -67,15 +67,24 @@ class DiskReservation final : private PathReservationOwner {
   void Begin(const DiskPath& path, uint16_t queue);
   // The life is over.
   void End(nvme::host::LifeId life);
-  // Whether the disk is this engine's: only then others of the family are shut out.
+  // Whether the disk is this engine's: only then others of the family are shut out. As it becomes so, each life sees whether it is joined
+  // still: another engine that had the disk meanwhile may have shut it out.
   void SetActive(bool active);
+  bool active() const { return active_; }
+  // Lives of engines that are gone: they are shut out. Lives that nobody names may be a living engine's, which stands by, and stay.
+  void AddOver(std::span<const nvme::host::LifeId> lives);
   // All lives that have left something in doubt and can't send any more.
   void SetInDoubt(std::span<const nvme::host::LifeId> lives);
 
-  // The disk ends, and nothing is under way: whoever is joined leaves, and nobody joins or is shut out any more. `in_doubt`: whether anything
-  // is. Once.
-  void Leave(bool in_doubt);
-  // Whether a life is busy with that.
+  // Of a disk that is this engine's, with nothing in doubt or something; or of one that is not, whose registrations keep nobody out by
+  // themselves.
+  enum class Leaving : uint8_t { kOwner, kOwnerInDoubt, kUnused };
+  // The disk ends, and nothing is under way: each life that is joined leaves, once lives that are over are shut out; none joins any more. Where
+  // this host has to stay registered the log says why. Once.
+  void Leave(Leaving leaving);
+  // Lives that the target has as registrants, as far as is known.
+  std::vector<nvme::host::LifeId> registered() const;
+  // Whether a life is busy with leaving.
   bool IsLeaving() const;
   // It is not waited for any longer.
   void EndLeave();
@@ -116,8 +125,9 @@ class DiskReservation final : private PathReservationOwner {
   void Step();
   Dead* NextFor(const PathReservation& path, uint64_t& soonest_ns);
   bool IsNeeded() const;
-  void LogStays(const std::string& why) const;
   void LeaveBy(PathReservation& path);
+  void ShutOutBy(PathReservation& path, Dead& dead);
+  void Stay(const std::string& why);
   void NotProved(Dead& dead, nvme::host::LifeId over, const nvme::host::ShutOutResult& result);
 
   const uint64_t family_;
@@ -127,7 +137,7 @@ class DiskReservation final : private PathReservationOwner {
   Reactor& control_;
   DiskReservationOwner& owner_;
   bool active_ = false;
-  bool leaving_ = false;
+  std::optional<Leaving> leaving_;
   bool stays_ = false;                                   // registered, though leaving
   std::optional<uint64_t> shut_out_ns_;                  // when a life was last
   std::vector<std::unique_ptr<PathReservation>> paths_;  // of lives that have begun

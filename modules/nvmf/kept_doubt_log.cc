@@ -101,6 +101,7 @@ KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, LifeId life, std::sp
   }
   found.ranges = ranges.size();
   found.bytes = BytesOf(ranges);
+  found.lives = lives;
   if (lives.empty()) lives = {life};
   ledger.Doubt(lives, ranges);
   if (opened) {

@@ -35,7 +35,8 @@ class KeptDoubtLog {
   struct Found {
     size_t ranges = 0;
     uint64_t bytes = 0;
-    std::optional<Error> unreadable;  // all of the disk is in doubt
+    std::optional<Error> unreadable;        // all of the disk is in doubt
+    std::vector<nvme::host::LifeId> lives;  // that it names, but for the living
     bool was_confirmed = false;  // what it had as ghosts, or the loss of it, is dead by an operator's word
   };
   // The disk is this engine's from now on. What was in doubt is recorded in the ledger with the lives that the log names, or as `life` where

@@ -28,7 +28,7 @@ class OpenedNvmf final : public NvmfDevice {
   }
   Task<Status> Acquire(block::AccessMode /*mode*/) override { return disk_->Acquire(); }
   Task<Status> Release() override {
-    disk_->Release();
+    co_await disk_->Release();
     co_return Ok{};
   }
   Task<Status> Resize(uint64_t size_bytes) override {
@@ -36,6 +36,7 @@ class OpenedNvmf final : public NvmfDevice {
     SetSize(size_bytes);
     co_return Ok{};
   }
+  void SetParting(Parting parting) override { disk_->SetParting(parting); }
   Task<Status> Close() override {
     co_await disk_->Close(/*shutdown=*/true);
     co_return Ok{};

@@ -88,14 +88,24 @@ Task<Status> NvmfDisk::Acquire() {
   if (doubt_.MayPublish()) co_return Ok{};
   std::vector<uint32_t> rows;
   for (const Link& link : links_) rows.push_back(link.number);
-  doubt_.Take(rows, geometry_.size_bytes, Accepts());
+  const std::vector<LifeId> before = doubt_.Take(rows, geometry_.size_bytes, Accepts());
+  if (reservation_) reservation_->AddOver(before);
   while (!doubt_.ledger().IsObeyed()) co_await changed_.Wait();
   co_return Ok{};
 }
 
-void NvmfDisk::Release() {
+// Only within a detach is anything to be waited for: an upgrade hands the disk over at once.
+Task<void> NvmfDisk::Release() {
+  std::vector<LifeId> registered;
+  if (reservation_ && parting_) {
+    if (*parting_ == block::Device::Parting::kDetached) {
+      co_await LeaveReservation(doubt_.ledger().lives().empty() ? DiskReservation::Leaving::kOwner
+                                                                : DiskReservation::Leaving::kOwnerInDoubt);
+    }
+    registered = reservation_->registered();
+  }
   if (reservation_) reservation_->SetActive(false);
-  doubt_.Yield();
+  doubt_.Yield(registered);
 }
 
 Task<void> NvmfDisk::Close(bool shutdown) {
@@ -104,14 +114,18 @@ Task<void> NvmfDisk::Close(bool shutdown) {
   closing_ = true;
   doubt_.Stop();
   while (!links_.empty()) co_await changed_.Wait();  // channels that were closed just now
-  co_await LeaveReservation();
+  // An engine that stood by, or has given the disk away, leaves what another one holds.
+  if (reservation_ && !parting_) co_await LeaveReservation(DiskReservation::Leaving::kUnused);
   for (const auto& path : paths_) path->End(shutdown);
   while (paths_begun_ > 0) co_await changed_.Wait();
 }
 
-Task<void> NvmfDisk::LeaveReservation() {
-  if (!reservation_) co_return;
-  reservation_->Leave(/*in_doubt=*/!doubt_.ledger().lives().empty());
+void NvmfDisk::SetParting(block::Device::Parting parting) {
+  if (reservation_ && reservation_->active()) parting_ = parting;
+}
+
+Task<void> NvmfDisk::LeaveReservation(DiskReservation::Leaving leaving) {
+  reservation_->Leave(leaving);
   const Deadline deadline(control_, changed_, control_.now_ns() + kLeaveNs);
   while (reservation_->IsLeaving() && !deadline.passed()) co_await changed_.Wait();
   reservation_->EndLeave();
@@ -428,8 +442,9 @@ void NvmfDisk::DoubtPublished() {
 
 // A life that a reactor may still send for is no dead one yet.
 void NvmfDisk::SeeWhatIsToBeProved() {
-  if (!reservation_ || !options_.subsystem->proofs.preempted) return;
-  std::vector<LifeId> lives = doubt_.ledger().lives();
+  if (!reservation_) return;
+  std::vector<LifeId> lives;
+  if (options_.subsystem->proofs.preempted) lives = doubt_.ledger().lives();
   std::erase_if(lives, [this](LifeId life) { return !doubt_.ledger().IsReported(life); });
   reservation_->SetInDoubt(lives);
 }

@@ -61,7 +61,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   Task<Status> Open();
   // The log of doubt, if there is one, is this engine's in between; when Acquire returns all channels hold what was in it.
   Task<Status> Acquire();
-  void Release();
+  Task<void> Release();
+  void SetParting(block::Device::Parting parting);
   // No channel is left. With `shutdown` the controller is told.
   Task<void> Close(bool shutdown);
 
@@ -121,7 +122,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   bool UsesReservation() const {
     return options_.reservation_family != 0 && options_.access == block::AccessMode::kReadWrite;
   }
-  Task<void> LeaveReservation();
+  Task<void> LeaveReservation(DiskReservation::Leaving leaving);
   DiskPath* PathOf(nvme::host::LifeId life) const;
   bool IsRefused() const;
   Error WhyNotOpened() const;
@@ -165,7 +166,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   uint64_t space_bytes_ = 0;  // the namespace's, as last seen
   uint64_t told_bytes_ = 0;   // what the disk's users know of
 
-  bool is_open_ = false;  // Open was successful, and Close has not begun
+  std::optional<block::Device::Parting> parting_;  // of a disk that is this engine's
+  bool is_open_ = false;                           // Open was successful, and Close has not begun
   bool closing_ = false;
   size_t paths_begun_ = 0;  // and not over
   bool up_ = false;         // any path is usable

@@ -170,6 +170,11 @@ class Device {
   // How the paths to the storage do; nullopt: of a device that has none of its own.
   virtual std::optional<PathsReport> paths() const { return std::nullopt; }
 
+  // How the disk ends here, before Release and Close: it is detached, so that others may have it; or the process ends while it stays attached,
+  // so that what keeps others away has to stay, for the next engine. Without a word it was opened in vain.
+  enum class Parting : uint8_t { kDetached, kStaysAttached };
+  virtual void SetParting(Parting /*parting*/) {}
+
   // No channel is left. After it the device is only destroyed.
   virtual Task<Status> Close() { co_return Ok{}; }
 

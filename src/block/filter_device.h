@@ -48,6 +48,7 @@ class FilterDevice : public Device {
   }
   Task<Status> Resize(uint64_t size_bytes) override;
   void SetInDoubt(const InDoubt& rule) override { below_->SetInDoubt(rule); }
+  void SetParting(Parting parting) override { below_->SetParting(parting); }
   std::optional<PathsReport> paths() const override { return below_->paths(); }
   Task<Status> Close() override { return below_->Close(); }
 

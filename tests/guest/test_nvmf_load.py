@@ -11,7 +11,7 @@ from cleat_guest.nvmf_events import NvmfEvents, RemoteDisk
 NQN = "nqn.2026-11.example:kernel"
 UUID = "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e21"
 DISK_BYTES = 32 << 20
-KEEP_ALIVE_MS = 5000  # an emulated target takes its time to answer
+KEEP_ALIVE_MS = 10000  # an emulated target takes its time to answer
 
 
 class KernelLoadTest(BenchTest):

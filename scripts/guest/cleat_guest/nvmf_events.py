@@ -106,8 +106,8 @@ class NvmfEvents:
         for path in self._paths:
             before = self.target.lives()
             self.target.swallow(path, True)
-            self.miss(before, path)
             self.goes_on()
+            self.miss(before, path)
             self.target.swallow(path, False)
             self.settle(before, [path])
 

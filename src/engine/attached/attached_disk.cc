@@ -157,9 +157,10 @@ Task<void> AttachedDisk::CloseChannels() {
   }
 }
 
-Task<void> AttachedDisk::Close() {
+Task<void> AttachedDisk::Close(block::Device::Parting parting) {
   if (pipeline_ == nullptr) co_return;
   co_await CloseChannels();
+  pipeline_->device().SetParting(parting);
   (void)co_await Release();
   const Status closed = co_await pipeline_->Close();
   if (!closed) spdlog::error("{}; it is detached all the same", closed.error().message);

@@ -45,7 +45,7 @@ class AttachedDisk {
   // Its counters go on from these: of another engine that had it. Owned.
   Task<void> ImportCounters(const observe::CarriedCounters& carried);
   // The guest device has let go of it: nothing is in flight.
-  Task<void> Close();
+  Task<void> Close(block::Device::Parting parting);
   // With more of its pool's drive, if it is a pool's disk and is given any. `resize` lives until the task is over.
   Task<Status> Resize(const ResizeSpec& resize);
   // At any time, also while it is being opened or closed.

@@ -161,7 +161,7 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
   Status shown = co_await Show(*target.disk);
   if (!shown) {
     spdlog::warn("{}: not attached to {}: {}", attachment.disk.name, spec_.name, shown.error().message);
-    co_await Teardown(target);
+    co_await Teardown(target, block::Device::Parting::kDetached);
     co_return shown;
   }
   if (stands_by_) {
@@ -199,7 +199,7 @@ Task<Status> Controller::Show(AttachedDisk& disk) {
 // ---- Detach, close
 
 // Takes back whatever part of an attach was done, in the opposite order.
-Task<void> Controller::Teardown(Target& target) {
+Task<void> Controller::Teardown(Target& target, block::Device::Parting parting) {
   AttachedDisk& disk = *target.disk;
   const uint32_t number = disk.spec.target;
   if (disk.shown) {
@@ -209,7 +209,7 @@ Task<void> Controller::Teardown(Target& target) {
     const bool guest_is_here = !disk.acquire_pending || ownership_.wanted();
     co_await guest_device_->Remove(disk, guest_is_here);
   }
-  co_await disk.Close();
+  co_await disk.Close(parting);
   target.disk.reset();
   context_.on_attachment_changed(spec_.name, number);
   Changed();
@@ -222,7 +222,7 @@ Task<Status> Controller::Detach(uint32_t number) {
   if (target.disk == nullptr) co_return Ok{};
   const std::string name = target.disk->spec.disk.name;
   SetState(*target.disk, AttachmentState::kClosing, "waiting for requests in flight");
-  co_await Teardown(target);
+  co_await Teardown(target, block::Device::Parting::kDetached);
   spdlog::info("{}: detached from {}", name, spec_.name);
   co_return Ok{};
 }
@@ -250,7 +250,7 @@ Task<Status> Controller::Close(CloseMode mode) {
   co_await ownership_.Close();
   for (const auto& target : targets_) {
     if (target->disk == nullptr) continue;
-    co_await Teardown(*target);
+    co_await Teardown(*target, block::Device::Parting::kStaysAttached);
   }
   co_return Ok{};
 }

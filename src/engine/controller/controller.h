@@ -83,7 +83,7 @@ class Controller {
 
  private:
   Task<Status> Show(AttachedDisk& disk);
-  Task<void> Teardown(Target& target);
+  Task<void> Teardown(Target& target, block::Device::Parting parting);
   Task<Status> AcquireAll();
   Task<void> ReleaseAll();
   std::optional<Error> TryLockAll(std::vector<AsyncMutex::Guard>& guards);

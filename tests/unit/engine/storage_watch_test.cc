@@ -128,7 +128,7 @@ class StorageWatchTest : public testing::Test {
     disk_.reset();
   }
   Task<Status> CloseDisk() {
-    co_await disk_->Close();
+    co_await disk_->Close(block::Device::Parting::kDetached);
     co_return Ok{};
   }
   void Attach() {

@@ -50,6 +50,19 @@ class NvmfReservation : public testing::Test {
     rig_.Open(Options(family));
     ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
   }
+  void OpenWith(const LogFile& log) {
+    NvmfOptions options = Options();
+    options.doubt_log = log.Duplicate();
+    rig_.Open(std::move(options));
+    ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
+  }
+  // As an engine does that is told to detach the disk, or ends while it has it.
+  void Part(block::Device::Parting parting) {
+    rig_.device->SetParting(parting);
+    ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
+    rig_.Close();
+  }
+  void Detach() { Part(block::Device::Parting::kDetached); }
   // The hosts that are registered, of the family.
   size_t Registered(uint64_t family = kFamily) {
     size_t count = 0;
@@ -223,7 +236,10 @@ TEST_F(NvmfReservation, AnEngineThatStandsByShutsNobodyOutBeforeTheDiskIsItsOwn)
   disk.reset();
   ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
   ASSERT_TRUE(rig_.Await(next->Acquire()).ok());
-  rig_.Until([&] { return Registered() == 1; });
+  rig_.ForSomeTurns();
+  EXPECT_EQ(Registered(), 2U) << "the one before may take it back";
+  rig_.Close();
+  EXPECT_EQ(Registered(), 1U);
   {
     TestDisk taken(*next, *rig_.io[0], [this] { rig_.Turn(); });
     OneWrite other(0, 4096, 2);
@@ -243,7 +259,7 @@ TEST_F(NvmfReservation, ADiskThatIsDetachedLeavesItsNamespaceToOtherHosts) {
   write.Start(*disk);
   EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
   disk.reset();
-  rig_.Close();
+  Detach();
   EXPECT_EQ(Registered(), 0U);
   rig_.target.Reservations([](const ReservationTarget& reservations) {
     EXPECT_TRUE(reservations.LetsIn({1, 2, 3})) << "any other host";
@@ -256,7 +272,7 @@ TEST_F(NvmfReservation, EveryPathOfADiskLeaves) {
   rig_.AddPath(WithReservations());
   Open();
   rig_.Until([&] { return Registered() == 2; });
-  rig_.Close();
+  Detach();
   EXPECT_EQ(Registered(), 0U);
 }
 
@@ -268,7 +284,7 @@ TEST_F(NvmfReservation, WhatIsInDoubtKeepsOtherHostsOutAfterTheDetachToo) {
   LeaveInDoubt(*disk, write);
   EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
   disk.reset();
-  rig_.Close();
+  Detach();
   EXPECT_GE(Registered(), 1U);
   EXPECT_FALSE(rig_.TryOpen(Options(kOtherFamily)).ok()) << "the write would hit what it writes";
 }
@@ -283,31 +299,84 @@ TEST_F(NvmfReservation, WhereNothingIsProvedTheDiskLeavesOnceSomebodyHasSaidThat
   rig_.ConfirmDead();
   rig_.Until([&] { return Registered() == 1; });
   disk.reset();
-  rig_.Close();
+  Detach();
   EXPECT_EQ(Registered(), 0U);
 }
 
 // What the dead path sent may be on its way still: the target refuses it for as long as a registrant is there.
 TEST_F(NvmfReservation, AProofIsNotTakenBackByTheDetachThatFollows) {
-  Open();
+  const LogFile log;
+  OpenWith(log);
   auto disk = rig_.Channel();
   OneWrite write(8192, 4096, 1);
   LeaveInDoubt(*disk, write);
   EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
   rig_.Until([&] { return rig_.device->paths()->doubt_ranges == 0; });
   disk.reset();
-  rig_.Close();
+  Detach();
   EXPECT_EQ(Registered(), 1U);
   EXPECT_FALSE(rig_.TryOpen(Options(kOtherFamily)).ok());
-  Open();
+  OpenWith(log);
   rig_.Until([&] { return Registered() == 1; });  // the next engine's, and its predecessor's no more
+}
+
+// The guest goes on where it was, with the next engine.
+TEST_F(NvmfReservation, AnEngineThatEndsKeepsOtherHostsOutForTheNextOne) {
+  const LogFile log;
+  OpenWith(log);
+  Part(block::Device::Parting::kStaysAttached);
+  EXPECT_EQ(Registered(), 1U);
+  EXPECT_FALSE(rig_.TryOpen(Options(kOtherFamily)).ok());
+  OpenWith(log);
+  rig_.Until([&] { return Registered() == 1; });
+  auto disk = rig_.Channel();
+  OneWrite write(0, 4096, 1);
+  write.Start(*disk);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+}
+
+TEST_F(NvmfReservation, ADetachTakesAlongWhatABrokenPathLeft) {
+  NvmfTarget& second = rig_.AddPath(WithReservations());
+  Open();
+  rig_.Until([&] { return Registered() == 2; });
+  second.Stop();
+  rig_.Until([&] { return rig_.device->paths()->losses == 1; });
+  Detach();
+  EXPECT_EQ(Registered(), 0U);
+}
+
+TEST_F(NvmfReservation, APathThatComesBackShutsNoStandbyOut) {
+  NvmfTarget& second = rig_.AddPath(WithReservations());
+  Open();
+  rig_.Until([&] { return Registered() == 2; });
+  auto standby = rig_.TryOpen(Options());
+  ASSERT_TRUE(standby.ok()) << standby.error().message;
+  auto next = block::Pipeline::Make(std::move(standby).value(), block::AccessMode::kReadWrite).value();
+  rig_.Until([&] { return Registered() == 4; });
+  second.CutAll();
+  // Four that live, and the standby's that broke: it is not the standby's to shut anybody out yet.
+  rig_.Until([&] { return second.counts.admin_queues >= 4 && Registered() == 5; });
+  rig_.ForSomeTurns();
+  EXPECT_EQ(Registered(), 5U);
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
+  ASSERT_TRUE(rig_.Await(next->Acquire()).ok());
+  {
+    TestDisk taken(*next, *rig_.io[0], [this] { rig_.Turn(); });
+    for (uint64_t i = 0; i < 4; ++i) {
+      OneWrite write(4096 * i, 4096, 2);
+      write.Start(taken);
+      EXPECT_EQ(taken.Wait(write.io), IoStatus::kOk);
+    }
+  }
+  EXPECT_EQ(rig_.target.counts.conflicts + second.counts.conflicts, 0U);
+  EXPECT_TRUE(rig_.Await(next->Close()).ok());
 }
 
 TEST_F(NvmfReservation, ATargetThatDoesNotLetThisHostOutHoldsUpNoDetach) {
   Open();
   rig_.target.faults.mute_io = true;
   const uint64_t begun_ns = rig_.clock.NowNs();
-  rig_.Close();
+  Detach();
   EXPECT_GE(rig_.clock.NowNs() - begun_ns, NvmfDisk::kLeaveNs) << "it had its time";
   EXPECT_EQ(Registered(), 1U);
 }

@@ -284,7 +284,9 @@ void Reservation::TookChange(Step step, nvme::Status status) {
       step_ = Step::kNone;
       over_ = true;
       joined_ = false;
-      owner_.Left(config_.life, status.ok() ? cleat::Status() : StatusError(step, status));
+      // A conflict: it was no registrant any more.
+      owner_.Left(config_.life,
+                  status.ok() || Is(status, kConflict) ? cleat::Status() : StatusError(step, status));
   }
 }
 
