@@ -49,25 +49,37 @@ void DiskReservation::Begin(const DiskPath& path, uint16_t queue) {
 
 // A life that was joined takes up room at the target.
 void DiskReservation::End(LifeId life) {
-  const PathReservation* const path = Find(life);
-  const bool was_joined = path != nullptr && path->joined();
+  const PathReservation* const ended = Find(life);
+  const bool was_joined = ended != nullptr && ended->joined();
   std::erase_if(paths_, [life](const auto& path) { return path->life() == life; });
   for (Dead& dead : dead_) {
     dead.cannot.erase(life);
     if (dead.over == life) dead.over = 0;
   }
   if (was_joined) AddDead(life, false);
+  LookedAt(life);
   StepSoon();
 }
 
 void DiskReservation::SetActive(bool active) {
   if (active && !active_) {
-    for (const auto& path : paths_) {
-      if (path->joined() && !path->busy()) path->See();
-    }
+    was_active_ = true;
+    for (const auto& path : paths_) Look(path->life());
   }
   active_ = active;
   StepSoon();
+}
+
+// Whatever else a life is busy with ends with a report, too.
+void DiskReservation::Look(LifeId life) {
+  PathReservation* const path = Find(life);
+  if (path == nullptr || leaving_ || !path->joined() || path->busy()) return;
+  looked_at_.insert(life);
+  path->See();
+}
+
+void DiskReservation::LookedAt(LifeId life) {
+  if (looked_at_.erase(life) > 0 && looked_at_.empty()) owner_.LooksEnded();
 }
 
 void DiskReservation::AddOver(std::span<const LifeId> lives) {
@@ -131,6 +143,7 @@ void DiskReservation::Seen(LifeId life, const Result<nvme::host::ReservationRepo
         life, report ? Error(ErrorCode::kFailedPrecondition, disk_ + ": this host is no registrant any more")
                      : report.error());
   }
+  LookedAt(life);
   if (leaving_) return LeaveBy(*path);
   StepSoon();
 }

@@ -44,6 +44,8 @@ class DiskReservationOwner {
   virtual bool MayBeShutOut(nvme::host::LifeId life) const = 0;
   // Of a disk that leaves: the life has, or does not.
   virtual void LifeLeft(nvme::host::LifeId life) = 0;
+  // looks() is 0 now.
+  virtual void LooksEnded() = 0;
 
  protected:
   ~DiskReservationOwner() = default;
@@ -71,6 +73,11 @@ class DiskReservation final : private PathReservationOwner {
   // still: another engine that had the disk meanwhile may have shut it out.
   void SetActive(bool active);
   bool active() const { return active_; }
+  bool was_active() const { return was_active_; }  // at any time
+  // Lives that are being looked at, and have not ended.
+  size_t looks() const { return looked_at_.size(); }
+  // A command of the life has met a reservation. Where it is no registrant any more, it ends, and the next one joins.
+  void Look(nvme::host::LifeId life);
   // Lives of engines that are gone: they are shut out. Lives that nobody names may be a living engine's, which stands by, and stay.
   void AddOver(std::span<const nvme::host::LifeId> lives);
   // All lives that have left something in doubt and can't send any more.
@@ -121,6 +128,7 @@ class DiskReservation final : private PathReservationOwner {
   Dead* FindDead(nvme::host::LifeId life);
   void AddDead(nvme::host::LifeId life, bool in_doubt);
   void Forget(nvme::host::LifeId dead);
+  void LookedAt(nvme::host::LifeId life);
   void StepSoon();
   void Step();
   Dead* NextFor(const PathReservation& path, uint64_t& soonest_ns);
@@ -137,6 +145,8 @@ class DiskReservation final : private PathReservationOwner {
   Reactor& control_;
   DiskReservationOwner& owner_;
   bool active_ = false;
+  bool was_active_ = false;
+  std::set<nvme::host::LifeId> looked_at_;
   std::optional<Leaving> leaving_;
   bool stays_ = false;                                   // registered, though leaving
   std::optional<uint64_t> shut_out_ns_;                  // when a life was last

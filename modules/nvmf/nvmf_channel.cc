@@ -263,4 +263,8 @@ void NvmfChannel::PathRefused(LifeId life) {
   control_.Post([life](NvmfChannelOwner& core) { core.PathRefused(life); });
 }
 
+void NvmfChannel::Conflicted(LifeId life) {
+  control_.Post([life](NvmfChannelOwner& core) { core.Conflicted(life); });
+}
+
 }  // namespace cleat::modules

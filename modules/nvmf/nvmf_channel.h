@@ -67,6 +67,7 @@ class NvmfChannelOwner {
   // The I/O queue of this life is broken.
   virtual void QueueBroken(nvme::host::LifeId life, const Error& reason) = 0;
   virtual void PathRefused(nvme::host::LifeId life) = 0;
+  virtual void Conflicted(nvme::host::LifeId life) = 0;
   virtual void Take(const nvme::host::LifeReport& report) = 0;
   virtual void Take(const nvme::host::DoubtAck& ack) = 0;
   virtual void Take(const nvme::host::BarrierEnded& ended) = 0;
@@ -159,6 +160,7 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   void BarrierOver(nvme::host::BarrierEnded ended) override;
   void GivenUp(nvme::host::OriginId origin) override;
   void PathRefused(nvme::host::LifeId life) override;
+  void Conflicted(nvme::host::LifeId life) override;
 
   void Close();
   Life* Find(nvme::host::LifeId life);

@@ -84,7 +84,7 @@ Error NvmfDisk::WhyNotOpened() const {
 
 // Channels may be here already, with an I/O queue each; until they have a table they write nothing.
 Task<Status> NvmfDisk::Acquire() {
-  if (reservation_) reservation_->SetActive(true);
+  if (reservation_) co_await ActivateReservation();
   if (doubt_.MayPublish()) co_return Ok{};
   std::vector<uint32_t> rows;
   for (const Link& link : links_) rows.push_back(link.number);
@@ -122,6 +122,15 @@ Task<void> NvmfDisk::Close(bool shutdown) {
 
 void NvmfDisk::SetParting(block::Device::Parting parting) {
   if (reservation_ && reservation_->active()) parting_ = parting;
+}
+
+// Of a disk that comes back no write is sent by a life that another engine has shut out meanwhile: the guest would have an error.
+Task<void> NvmfDisk::ActivateReservation() {
+  const bool comes_back = reservation_->was_active();
+  reservation_->SetActive(true);
+  if (!comes_back) co_return;
+  const Deadline deadline(control_, changed_, control_.now_ns() + kLookNs);
+  while (reservation_->looks() > 0 && !deadline.passed()) co_await changed_.Wait();
 }
 
 Task<void> NvmfDisk::LeaveReservation(DiskReservation::Leaving leaving) {
@@ -409,6 +418,10 @@ void NvmfDisk::QueueBroken(LifeId life, const Error& reason) {
 
 void NvmfDisk::PathRefused(LifeId life) {
   for (const auto& path : paths_) path->Recheck(life);
+}
+
+void NvmfDisk::Conflicted(LifeId life) {
+  if (reservation_) reservation_->Look(life);
 }
 
 void NvmfDisk::Take(const nvme::host::LifeReport& report) {

@@ -53,6 +53,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   static constexpr uint64_t kResizeWaitNs = kNsPerSecond;
   // How long Close waits at most for the target to let this host out of the reservation.
   static constexpr uint64_t kLeaveNs = 2 * kNsPerSecond;
+  // How long Acquire waits at most, of a disk that comes back, for targets to say whether this host's lives are registrants still.
+  static constexpr uint64_t kLookNs = 2 * kNsPerSecond;
 
   // The options have been checked (CheckNvmfOptions).
   NvmfDisk(NvmfOptions options, Reactor& control);
@@ -106,12 +108,14 @@ class NvmfDisk final : public NvmfChannelOwner,
   void ProvedDead(nvme::host::LifeId life) override;
   bool MayBeShutOut(nvme::host::LifeId life) const override { return doubt_.ledger().IsReported(life); }
   void LifeLeft(nvme::host::LifeId /*life*/) override { changed_.Pulse(); }
+  void LooksEnded() override { changed_.Pulse(); }
 
   // ---- NvmfChannelOwner
   void Joined(std::shared_ptr<NvmfChannelPort> port) override;
   void Left(const NvmfChannelPort* port) override;
   void QueueBroken(nvme::host::LifeId life, const Error& reason) override;
   void PathRefused(nvme::host::LifeId life) override;
+  void Conflicted(nvme::host::LifeId life) override;
   void Take(const nvme::host::LifeReport& report) override;
   void Take(const nvme::host::DoubtAck& ack) override;
   void Take(const nvme::host::BarrierEnded& ended) override;
@@ -122,6 +126,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   bool UsesReservation() const {
     return options_.reservation_family != 0 && options_.access == block::AccessMode::kReadWrite;
   }
+  Task<void> ActivateReservation();
   Task<void> LeaveReservation(DiskReservation::Leaving leaving);
   DiskPath* PathOf(nvme::host::LifeId life) const;
   bool IsRefused() const;

@@ -88,13 +88,13 @@ class KernelTarget:
         return int(self._guest.run("cat /sys/block/vda/stat").split()[4])
 
     def lives(self):
-        """Its connections, each by its port and its peer. The target lets go of a socket when the last command that came by it is over; until
+        """Its connections, each by its port, its peer and its inode, as a peer's port may come back. The target lets go of a socket when the last command that came by it is over; until
         then the socket has an inode, in whatever state it is."""
         found = set()
         for line in self._guest.run("cat /proc/net/tcp").splitlines()[1:]:
             _, own, peer, state, _, _, _, _, _, inode = line.split()[:10]
             if state != _LISTENS and inode != _GONE:
-                found.add((int(own.rsplit(":", 1)[1], 16), peer))
+                found.add((int(own.rsplit(":", 1)[1], 16), peer, inode))
         return found
 
     def has_lost(self, before, paths):

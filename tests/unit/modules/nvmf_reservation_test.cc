@@ -250,6 +250,47 @@ TEST_F(NvmfReservation, AnEngineThatStandsByShutsNobodyOutBeforeTheDiskIsItsOwn)
   EXPECT_EQ(rig_.target.counts.conflicts, 0U);
 }
 
+// As in an upgrade that fails after the next engine had the disk.
+TEST_F(NvmfReservation, ADiskThatComesBackWritesAsARegistrant) {
+  Open();
+  auto next_device = rig_.TryOpen(Options());
+  ASSERT_TRUE(next_device.ok()) << next_device.error().message;
+  auto next = block::Pipeline::Make(std::move(next_device).value(), block::AccessMode::kReadWrite).value();
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
+  // What the next engine makes of a log that names this engine's lives.
+  rig_.target.Reservations([](ReservationTarget& reservations) {
+    reservations.registrants.erase(reservations.registrants.begin());
+  });
+  ASSERT_TRUE(rig_.Await(next->Close()).ok());
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
+  auto disk = rig_.Channel();
+  OneWrite write(0, 4096, 1);
+  write.Start(*disk);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  EXPECT_EQ(rig_.target.counts.conflicts, 0U);
+  EXPECT_EQ(Registered(), 1U);
+}
+
+// Somebody has cleared the reservation there, and has one of his own.
+TEST_F(NvmfReservation, ADiskThatWasShutOutSaysSoAndWaitsUntilItIsLetIn) {
+  Open();
+  auto disk = rig_.Channel();
+  rig_.target.Reservations([](ReservationTarget& reservations) {
+    reservations.registrants = {{.host_id = nvme::host::HostIdOf(kOtherFamily, 1), .key = 1, .holder = true}};
+  });
+  OneWrite write(0, 4096, 1);
+  write.Start(*disk);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kReservationConflict);
+  rig_.UntilBroken();
+  OneWrite later(0, 4096, 2);
+  later.Start(*disk);
+  rig_.ForSomeTurns();
+  EXPECT_FALSE(later.io.done) << "it waits, rather than that the guest has another error";
+  EXPECT_EQ(rig_.target.counts.conflicts, 1U);
+  rig_.target.Reservations([](ReservationTarget& reservations) { reservations.Clear(); });
+  EXPECT_EQ(disk->Wait(later.io), IoStatus::kOk);
+}
+
 // ---- The end of the disk
 
 TEST_F(NvmfReservation, ADiskThatIsDetachedLeavesItsNamespaceToOtherHosts) {

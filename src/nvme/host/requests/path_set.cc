@@ -22,6 +22,7 @@ PathSet::Path& PathSet::Add(LifeId life, fabrics::QueuePair& queue, PathState st
   CLEAT_CHECK(free != paths_.end());
   free->queue = &queue;
   free->life = life;
+  free->conflict_told = false;
   Standing& standing = standings_[static_cast<size_t>(free - paths_.begin())];
   standing = {};
   standing.state = state;

@@ -35,6 +35,7 @@ class PathSet {
     fabrics::QueuePair* queue = nullptr;  // nullptr: this place is free
     LifeId life = 0;
     PathFormat format;
+    bool conflict_told = false;  // RequestQueueOwner::Conflicted
     block::RequestList lost;  // until it ends: none of their commands is under way, and one was not answered
   };
 

@@ -255,9 +255,13 @@ void RequestQueue::NoteFailure(Request& request, uint64_t failure) {
 // have been executed in part, before its answer and so before its retry, as after any other error.
 void RequestQueue::NoteStatus(const Slot& slot, const fabrics::CompletionEntry& entry) {
   NoteFailure(*slot.request, kStatus | entry.status_field >> 1);
+  PathSet::Path& path = paths_[slot.path];
+  if (nvme::StatusOf(entry.status()) == IoStatus::kReservationConflict &&
+      !std::exchange(path.conflict_told, true))
+    owner_.Conflicted(path.life);
   if (!IsRefusal(entry.status())) return;
   const auto refusal = IsGone(entry.status()) ? PathSet::Refusal::kNamespaceGone : PathSet::Refusal::kForNow;
-  if (paths_.Refuse(slot.path, refusal)) owner_.PathRefused(paths_[slot.path].life);
+  if (paths_.Refuse(slot.path, refusal)) owner_.PathRefused(path.life);
 }
 
 // No controller may answer with a code of hosts. One that is a host itself, of the storage behind it, passes on what it has when a path of

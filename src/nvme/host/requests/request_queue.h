@@ -39,25 +39,10 @@
 #include "nvme/host/requests/doubt_waits.h"
 #include "nvme/host/requests/path_set.h"
 #include "nvme/host/requests/request_line.h"
+#include "nvme/host/requests/request_queue_owner.h"
 #include "nvme/status.h"
 
 namespace cleat::nvme::host {
-
-// What a request queue tells the disk's control thread; mail, in order, from within its methods.
-class RequestQueueOwner {
- public:
-  virtual void Report(LifeReport report) = 0;
-  virtual void Acked(DoubtAck ack) = 0;
-  virtual void BarrierOver(BarrierEnded ended) = 0;
-  // A request in doubt was failed: nobody will retry it (DoubtLedger::Disown).
-  virtual void GivenUp(OriginId origin) = 0;
-  // The target says that this path does not lead to the namespace now (status type 3): it gets no command for kPauseNs. Or it says that it
-  // has no such namespace: none until PathLooked either. Once for each time.
-  virtual void PathRefused(LifeId life) = 0;
-
- protected:
-  ~RequestQueueOwner() = default;
-};
 
 class RequestQueue {
  public:

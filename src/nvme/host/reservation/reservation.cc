@@ -228,6 +228,16 @@ Error Reservation::StatusError(Step step, nvme::Status status) const {
   return {code, fmt::format("{}: {}: {}", config_.who, NameOf(step), nvme::NameOf(status))};
 }
 
+// Targets that have no room for one more say so with various statuses.
+Error Reservation::RegisterError(nvme::Status status) const {
+  Error error = StatusError(Step::kRegister, status);
+  error.message += fmt::format(
+      "; the namespace has {} registrants: if the target has no room for more, clear its reservation "
+      "there once no other host writes",
+      registrants_);
+  return error;
+}
+
 Result<ReservationReport> Reservation::ReportOf(const Entry& entry, uint64_t data_bytes) const {
   if (!entry.status().ok()) return StatusError(step_, entry.status());
   const size_t bytes = std::min<uint64_t>(data_bytes, memory_->report.size());
@@ -261,7 +271,7 @@ void Reservation::TookChange(Step step, nvme::Status status) {
       if (status.ok()) {
         Send(Step::kCheck);
       } else {
-        FailJoin(StatusError(step, status));
+        FailJoin(RegisterError(status));
       }
       break;
     case Step::kAcquire:
@@ -329,6 +339,7 @@ void Reservation::TookLook(const Result<ReservationReport>& report) {
     return;
   }
   found_own_ = report->Find(host_id_) != nullptr;
+  registrants_ = report->registrants.size();
   Send(Step::kRegister);
 }
 

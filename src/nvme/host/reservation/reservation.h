@@ -141,6 +141,7 @@ class Reservation {
   void Break(const Error& reason);
   void EndTask(const Error& reason);
   Error StatusError(Step step, nvme::Status status) const;
+  Error RegisterError(nvme::Status status) const;
 
   void TookReport(Step step, const Result<ReservationReport>& report);
   void TookChange(Step step, nvme::Status status);
@@ -164,6 +165,7 @@ class Reservation {
   bool joined_ = false;
   bool found_own_ = false;   // a registrant of this life's identifier was there before Register
   bool registered_ = false;  // Register was sent
+  size_t registrants_ = 0;   // before it
   bool in_flight_ = false;
   uint64_t command_number_ = 0;  // the cookie: tells an answer that comes too late
   uint64_t host_ns_ = 0;         // the last Tick's time

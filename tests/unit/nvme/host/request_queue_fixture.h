@@ -231,6 +231,7 @@ class RequestQueueTest : public testing::Test, public RequestQueueOwner {
     mail_.emplace_back([this, origin] { ledger_.Disown(origin); });
   }
   void PathRefused(LifeId life) override { log_.push_back("refused " + std::to_string(life)); }
+  void Conflicted(LifeId life) override { log_.push_back("conflicted " + std::to_string(life)); }
 
   DoubtLedger ledger_{{.controller_reset = true}};
   std::vector<std::string> log_;

@@ -95,6 +95,7 @@ class Reactor final : public RequestQueueOwner {
     mail.emplace_back([this, origin] { ledger_.Disown(origin); });
   }
   void PathRefused(LifeId life) override { refusals.push_back(life); }
+  void Conflicted(LifeId life) override { ADD_FAILURE() << "life " << life << " met no reservation"; }
 
   RequestQueue queue;
   std::vector<LifeId> refusals;

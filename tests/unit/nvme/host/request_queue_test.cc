@@ -140,6 +140,18 @@ TEST_F(Requests, AFailureThatWillNotPassIsAnsweredAtOnce) {
   EXPECT_EQ(told.status, IoStatus::kHardwareError);
 }
 
+TEST_F(Requests, AReservationOfOthersIsAnErrorThatTheOwnerHearsOfOnceALife) {
+  constexpr uint16_t kConflict = 0x83;
+  FakePair pair(5);
+  Open(pair);
+  for (int i = 0; i < 2; ++i) {
+    Io& io = Submit(Op::kWrite, 0, 8);
+    Answer(pair, 0, kConflict);
+    EXPECT_EQ(io.status, IoStatus::kReservationConflict);
+  }
+  EXPECT_EQ(std::count(log_.begin(), log_.end(), "conflicted 5"), 1);
+}
+
 TEST_F(Requests, SuccessWithLessDataThanAskedForIsTriedAgainAndThenAnIoError) {
   FakePair pair(1);
   Open(pair);

@@ -128,6 +128,18 @@ TEST(ReservationJoin, WhatFailsIsNamedAndLeavesNoRegistrant) {
   }
 }
 
+TEST(ReservationJoin, ATargetWithoutRoomIsSaidToHaveSoManyRegistrants) {
+  ReservationTarget target;
+  Party first(target, 1);
+  Party second(target, 2);
+  ASSERT_TRUE(first.Join() && second.Join());
+  Party party(target, kNew);
+  target.refuse_next = {Opcode::kReservationRegister, uint8_t{0x02}};
+  EXPECT_FALSE(party.Join());
+  const std::string& why = party.joined->error().message;
+  EXPECT_TRUE(Says(why, "the namespace has 2 registrants")) << why;
+}
+
 TEST(ReservationJoin, RegistrantsAreNotToOutliveTheTarget) {
   ReservationTarget target;
   target.persistent = true;
