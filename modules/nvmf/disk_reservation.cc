@@ -19,15 +19,10 @@ constexpr const char* kNeeded = "what a broken path left was shut out less than 
 
 }  // namespace
 
-DiskReservation::DiskReservation(uint64_t family, bool proves, std::string disk, const IoQueueTarget& target,
-                                 Reactor& control, DiskReservationOwner& owner)
-    : family_(family),
-      proves_(proves),
-      disk_(std::move(disk)),
-      target_(target),
-      control_(control),
-      owner_(owner) {
-  CLEAT_CHECK(family != 0);
+DiskReservation::DiskReservation(Config config, const IoQueueTarget& target, Reactor& control,
+                                 DiskReservationOwner& owner)
+    : config_(std::move(config)), target_(target), control_(control), owner_(owner) {
+  CLEAT_CHECK(config_.family != 0);
 }
 
 // ---- Lives that begin and end
@@ -38,7 +33,7 @@ void DiskReservation::Begin(const DiskPath& path, uint16_t queue) {
   nvme::host::ReservationConfig config;
   config.who = path.where();
   config.nsid = path.info().nsid;
-  config.family = family_;
+  config.family = config_.family;
   config.life = path.life();
   config.registrants_persist = path.info().space.registrants_persist;
   PathReservationOwner& self = *this;
@@ -139,9 +134,9 @@ void DiskReservation::Joined(LifeId life, const Status& status) {
 void DiskReservation::Seen(LifeId life, const Result<nvme::host::ReservationReport>& report) {
   PathReservation* const path = Find(life);
   if (!path->joined()) {
-    return owner_.LifeShutOut(
-        life, report ? Error(ErrorCode::kFailedPrecondition, disk_ + ": this host is no registrant any more")
-                     : report.error());
+    return owner_.LifeShutOut(life, report ? Error(ErrorCode::kFailedPrecondition,
+                                                   config_.disk + ": this host is no registrant any more")
+                                           : report.error());
   }
   LookedAt(life);
   if (leaving_) return LeaveBy(*path);
@@ -170,7 +165,7 @@ void DiskReservation::ShutOutEnded(LifeId life, LifeId dead, const ShutOutResult
 void DiskReservation::NotProved(Dead& dead, LifeId over, const ShutOutResult& result) {
   if (!dead.in_doubt) return Forget(dead.life);
   if (dead.why_not != result.reason)
-    spdlog::warn("{}: writes stay in doubt: {}; tried again", disk_, result.reason);
+    spdlog::warn("{}: writes stay in doubt: {}; tried again", config_.disk, result.reason);
   dead.why_not = result.reason;
   if (result.end == ShutOutEnd::kNever) {
     dead.cannot.insert(over);
@@ -215,8 +210,8 @@ bool DiskReservation::IsLeaving() const {
 
 // Whether something was proved that holds only as long as the reservation does.
 bool DiskReservation::IsNeeded() const {
-  return leaving_ != Leaving::kUnused && proves_ && shut_out_ns_ &&
-         control_.now_ns() - *shut_out_ns_ < kProofNeedsNs;
+  return leaving_ != Leaving::kUnused && config_.proves && shut_out_ns_ &&
+         control_.now_ns() - *shut_out_ns_ < config_.proof_needs_ns;
 }
 
 // What broken paths have left goes first, as somebody has to be there for it.
@@ -236,7 +231,7 @@ void DiskReservation::Stay(const std::string& why) {
   spdlog::warn(
       "{}: this host stays registered at its target: {}; before another host writes, attach the disk here "
       "once more, and detach it two minutes later",
-      disk_, why);
+      config_.disk, why);
 }
 
 std::vector<LifeId> DiskReservation::registered() const {

@@ -57,13 +57,15 @@ class DiskReservation final : private PathReservationOwner {
   static constexpr uint64_t kPauseMinNs = kNsPerSecond;
   static constexpr uint64_t kPauseMaxNs = 30 * kNsPerSecond;
   static constexpr size_t kDeadMax = 512;
-  // For how long after a life was shut out the reservation has to be held: what the life sent may be in the network for two minutes (RFC 9293,
-  // maximum segment lifetime), and a target that answers reads what it has.
-  static constexpr uint64_t kProofNeedsNs = 120 * kNsPerSecond;
 
-  // All outlive it. `family`: not 0. `proves`: what was shut out is taken for dead. `disk`: begins lines of the log.
-  DiskReservation(uint64_t family, bool proves, std::string disk, const IoQueueTarget& target,
-                  Reactor& control, DiskReservationOwner& owner);
+  struct Config {
+    uint64_t family = 0;          // not 0
+    bool proves = false;          // what was shut out is taken for dead
+    uint64_t proof_needs_ns = 0;  // NvmfOptions'
+    std::string disk;             // begins lines of the log
+  };
+  // All outlive it.
+  DiskReservation(Config config, const IoQueueTarget& target, Reactor& control, DiskReservationOwner& owner);
 
   // A life has begun: it joins, over an I/O queue of its own.
   void Begin(const DiskPath& path, uint16_t queue);
@@ -138,9 +140,7 @@ class DiskReservation final : private PathReservationOwner {
   void Stay(const std::string& why);
   void NotProved(Dead& dead, nvme::host::LifeId over, const nvme::host::ShutOutResult& result);
 
-  const uint64_t family_;
-  const bool proves_;
-  const std::string disk_;
+  const Config config_;
   const IoQueueTarget& target_;
   Reactor& control_;
   DiskReservationOwner& owner_;

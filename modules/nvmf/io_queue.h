@@ -78,8 +78,11 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
   TcpQueue& tcp() { return tcp_; }
 
   // ---- Once it has ended, and was never ready: for the next try
-  // This host had not come to compute its answer: that was no failed try, and the next one keeps the place.
-  bool ended_in_line() const { return arithmetic_.ended_in_line(); }
+  // That was no failed try: this host had not come to compute its answer, so that the next one keeps the place, or has itself no memory for
+  // keys or sockets.
+  bool IsForgiven(const Error& reason) const {
+    return arithmetic_.ended_in_line() || reason.code == ErrorCode::kResourceExhausted;
+  }
   LoginPlace place() const { return arithmetic_.place(); }
   uint64_t PauseNs() const;
 

@@ -67,8 +67,11 @@ struct NvmfOptions {
   // disk leaves it alone.
   UniqueFd doubt_log;
   // Not 0: the disk takes part in a reservation of its namespace, which keeps all other hosts from writing. Of this host in this subsystem, and
-  // of nobody else for ever (nvme/host/reservation/reservation.h). Each life is a host of its own to the target then, and leaves at Close.
+  // of nobody else for ever (nvme/host/reservation/reservation.h). Each life is a host of its own to the target then, and leaves at the detach.
   uint64_t reservation_family = 0;
+  // For how long the reservation is held after a life was shut out, as that proves nothing once nobody is registered: what the life sent may be
+  // in the network for two minutes (RFC 9293, maximum segment lifetime), and a target that answers reads what it has.
+  uint64_t proof_needs_ns = 120 * kNsPerSecond;
   // For the arithmetic of authentication, which many disks share (login_line.h). It outlives the disk. nullptr only
   // where the subsystem has no secrets.
   LoginLine* arithmetic = nullptr;

@@ -182,7 +182,7 @@ void NvmfChannel::QueueEnded(uint32_t path, const Error& reason) {
   if (closing_ || lives_[path]->is_over) return;
   Life& life = *lives_[path];
   const bool is_refused = reason.code == ErrorCode::kPermissionDenied;
-  if (life.queue->ended_in_line()) --life.tries;
+  if (life.queue->IsForgiven(reason)) --life.tries;
   if (!life.queue->ready() && !is_refused && life.tries < IoQueue::kConnectTriesMax) {
     life.plan.id.place = life.queue->place();
     life.try_at_ns = reactor_.now_ns() + life.queue->PauseNs();

@@ -264,8 +264,11 @@ void NvmfDisk::TakeShape(const DiskPath& path) {
   shared_->doubt_log = doubt_.log();
   DiskReservationOwner& self = *this;
   if (UsesReservation())
-    reservation_.emplace(options_.reservation_family, subsystem.proofs.preempted, options_.shape.name, target,
-                         control_, self);
+    reservation_.emplace(DiskReservation::Config{.family = options_.reservation_family,
+                                                 .proves = subsystem.proofs.preempted,
+                                                 .proof_needs_ns = options_.proof_needs_ns,
+                                                 .disk = options_.shape.name},
+                         target, control_, self);
 }
 
 // Without a path as it was: one that comes back has to have what was promised meanwhile.

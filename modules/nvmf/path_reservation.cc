@@ -147,7 +147,7 @@ void PathReservation::QueueReady() {
 // Within a callback of the queue, which is destroyed later.
 void PathReservation::QueueEnded(const Error& reason) {
   if (waits_) {
-    if (queue_->ended_in_line()) --tries_;
+    if (queue_->IsForgiven(reason)) --tries_;
     if (reason.code != ErrorCode::kPermissionDenied && tries_ < IoQueue::kConnectTriesMax) {
       queue_id_.place = queue_->place();
       try_at_ns_ = control_.now_ns() + queue_->PauseNs();

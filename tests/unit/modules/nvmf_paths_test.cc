@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk over two paths to one namespace: which one requests go by, and what happens when one breaks. Costs about two seconds.
+// A disk over two paths to one namespace: which one requests go by, and what happens when one breaks. Costs about three seconds.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -9,6 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+#include "base/unique_fd.h"
+#include "modules/nvmf/io_queue.h"
 #include "tests/unit/modules/nvmf_rig.h"
 
 namespace cleat::modules::nvmf_paths_test {
@@ -28,6 +33,23 @@ constexpr uint8_t kOptimized = 1, kNonOptimized = 2, kInaccessible = 3;
 bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
+
+// This process may open no file while it is there.
+class NoFilesLeft {
+ public:
+  NoFilesLeft() {
+    CLEAT_CHECK(getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const UniqueFd lowest(dup(0));
+    const rlimit none{.rlim_cur = static_cast<rlim_t>(lowest.get()), .rlim_max = before_.rlim_max};
+    CLEAT_CHECK(lowest.valid() && setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  ~NoFilesLeft() { setrlimit(RLIMIT_NOFILE, &before_); }
+  NoFilesLeft(const NoFilesLeft&) = delete;
+  NoFilesLeft& operator=(const NoFilesLeft&) = delete;
+
+ private:
+  rlimit before_{};
+};
 
 NvmfTarget::Options WithAna() {
   NvmfTarget::Options options;
@@ -194,6 +216,24 @@ TEST_F(NvmfPaths, BothThatBreakAreAnOutageUntilOneIsBack) {
   EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
   rig_.UntilConnected();
   EXPECT_EQ(rig_.broken.size(), 1U);
+}
+
+// The target has no part in it, and other reactors' queues go on.
+TEST_F(NvmfPaths, AHostThatHasNoFilesLeftForItsQueuesBlamesNoPath) {
+  rig_.Open();
+  auto disk = rig_.Channel(0);
+  UntilBothHaveQueues();
+  auto late = [&] {
+    const NoFilesLeft none;
+    auto channel = rig_.Channel(1);
+    const uint64_t until_ns = rig_.clock.NowNs() + (IoQueue::kConnectTriesMax + 2) * IoQueue::kConnectPauseNs;
+    rig_.Until([&] { return rig_.clock.NowNs() >= until_ns; });
+    return channel;
+  }();
+  OneWrite write(0, 4096, 5);
+  write.Start(*late);
+  EXPECT_EQ(late->Wait(write.io), IoStatus::kOk);
+  EXPECT_EQ(rig_.device->paths()->losses, 0U);
 }
 
 TEST_F(NvmfPaths, ADiskIsOpenedByOneAndTheOtherIsFoundLater) {

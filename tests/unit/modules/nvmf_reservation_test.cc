@@ -359,6 +359,26 @@ TEST_F(NvmfReservation, AProofIsNotTakenBackByTheDetachThatFollows) {
   EXPECT_FALSE(rig_.TryOpen(Options(kOtherFamily)).ok());
   OpenWith(log);
   rig_.Until([&] { return Registered() == 1; });  // the next engine's, and its predecessor's no more
+  Detach();
+  EXPECT_EQ(Registered(), 1U) << "the time of the proof may not be over";
+}
+
+TEST_F(NvmfReservation, OnceWhatAProofNeedsIsOverTheDetachLeaves) {
+  constexpr uint64_t kNeedsNs = 100 * kNsPerMs;
+  NvmfOptions options = Options();
+  options.proof_needs_ns = kNeedsNs;
+  rig_.Open(std::move(options));
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
+  auto disk = rig_.Channel();
+  OneWrite write(8192, 4096, 1);
+  LeaveInDoubt(*disk, write);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  rig_.Until([&] { return rig_.device->paths()->doubt_ranges == 0; });
+  const uint64_t until_ns = rig_.clock.NowNs() + kNeedsNs;
+  rig_.Until([&] { return rig_.clock.NowNs() > until_ns; });
+  disk.reset();
+  Detach();
+  EXPECT_EQ(Registered(), 0U);
 }
 
 // The guest goes on where it was, with the next engine.
