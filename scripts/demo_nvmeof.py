@@ -71,10 +71,8 @@ class Demo:
         self.say.show(f"all verified, no I/O error; no request was answered for {gap} ms at most, the longest request took {longest} ms")
 
     def show_paths(self):
-        paths = self.disk.attachment()["paths"]
-        usable = paths.get("optimized", 0) + paths.get("non_optimized", 0)
         doubt = self.disk.doubt()
-        self.say.show(f"cleatctl attachment get: {usable} of {len(self.target.addresses)} paths; cleatctl disk get: "
+        self.say.show(f"cleatctl attachment get: {self.disk.usable_paths()} of {len(self.target.addresses)} paths; cleatctl disk get: "
                       f"{int(doubt.get('bytes', 0)) >> 10 if doubt else 0} KiB are in doubt")
 
     def settle(self, before, lost):
@@ -86,8 +84,7 @@ class Demo:
         self.target.swallow(CUT, True)
         cut = time.monotonic()
         self.say.show(f"the link of {self.target.addresses[CUT]} is down: what is sent there is lost")
-        # While nothing is in doubt that nobody confirms before the target has missed its host.
-        self.events.goes_on()
+        self.events.goes_on_without_one()
         self.show_paths()
         self.events.miss(before, CUT)
         self.say.show(f"after {time.monotonic() - cut:.1f} s the target has missed its host, and given the connections up")

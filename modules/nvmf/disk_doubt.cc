@@ -20,26 +20,36 @@ Status DiskDoubt::MapLog(const UniqueFd& file) {
   return Ok{};
 }
 
-std::vector<LifeId> DiskDoubt::Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts) {
-  if (MayPublish()) return {};
-  KeptDoubtLog::Found found = log_->Take(ledger_, DrawLife(), owner_.LivingLives());
-  LogFound(found, disk_bytes, accepts);
+void DiskDoubt::Claim() {
+  if (log_ == nullptr) return;
+  log_->Claim();
+  held_until_ns_ = std::max(held_until_ns_, log_->log().reservation_held_until() * kNsPerSecond);
+}
+
+void DiskDoubt::Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts) {
+  if (MayPublish()) return;
+  LogFound(log_->Take(ledger_, DrawLife(), owner_.LivingLives()), disk_bytes, accepts);
   StoreLives();
   for (const uint32_t row : rows) log_->OpenRow(row);
   published_version_ = 0;
   Publish();
-  return std::move(found.lives);
 }
 
-void DiskDoubt::Yield(std::span<const LifeId> left) {
+void DiskDoubt::Yield() {
   if (log_ == nullptr || !log_->is_taken()) return;
   // Lives that go on have nothing under way, and would be taken for some that are over.
-  std::vector<LifeId> lives = ledger_.lives();
-  for (const LifeId life : left) {
-    if (std::find(lives.begin(), lives.end(), life) == lives.end()) lives.push_back(life);
-  }
-  log_->StoreLives(lives);
+  log_->StoreLives(ledger_.lives());
   log_->Yield();
+}
+
+// The log has whole seconds.
+void DiskDoubt::HoldReservationUntil(uint64_t until_ns) {
+  held_until_ns_ = until_ns;
+  if (log_ != nullptr) log_->HoldReservationUntil(static_cast<uint32_t>(until_ns / kNsPerSecond + 1));
+}
+
+bool DiskDoubt::IsReservationNeeded() const {
+  return control_.now_ns() < held_until_ns_;
 }
 
 void DiskDoubt::Stop() {

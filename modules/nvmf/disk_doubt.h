@@ -48,12 +48,16 @@ class DiskDoubt {
   // For channels; nullptr: the disk has none.
   const std::shared_ptr<KeptDoubtLog>& log() const { return log_; }
 
+  // Before Take: whoever else has the log sees that the disk is this engine's.
+  void Claim();
+  // Another engine has claimed the disk since.
+  bool IsMine() const { return log_ == nullptr || (log_->is_taken() && !log_->IsTakenOver()); }
+  bool IsTakenOver() const { return log_ != nullptr && log_->IsTakenOver(); }
   // The log, if there is one, is this engine's from now on. `rows`: reactors that have joined. `accepts`: writes do not wait for what it
-  // has, for people. Returns the lives that it names and that are none of this engine's: their engines are gone.
-  std::vector<nvme::host::LifeId> Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts);
-  // The log is another engine's. No request is left, so that no reactor writes to it any more. `left`: lives that end with this engine, and of
-  // which the next one is to know.
-  void Yield(std::span<const nvme::host::LifeId> left);
+  // has, for people.
+  void Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts);
+  // The log is another engine's. No request is left, so that no reactor writes to it any more.
+  void Yield();
   // The disk is being closed: words are not looked for any more.
   void Stop();
 
@@ -66,6 +70,9 @@ class DiskDoubt {
   void OpenRow(uint32_t reactor);
   // Lives have begun: before anything is sent for them.
   void StoreLives();
+  // What a reservation has proved is true as long as it is held, until then; engines to come know it from the log.
+  void HoldReservationUntil(uint64_t until_ns);
+  bool IsReservationNeeded() const;
   // A person says that nothing will be executed any more of what was sent by lives that are over.
   Status ConfirmDead();
 
@@ -87,6 +94,7 @@ class DiskDoubt {
   nvme::host::DoubtLedger ledger_;
   std::shared_ptr<KeptDoubtLog> log_;
   uint64_t published_version_ = 0;
+  uint64_t held_until_ns_ = 0;
   bool stopped_ = false;
   WordTimer word_later_{*this};  // runs while anything is in doubt
 };

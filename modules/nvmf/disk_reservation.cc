@@ -10,83 +10,105 @@
 namespace cleat::modules {
 
 using nvme::host::LifeId;
+using nvme::host::ReservationReport;
 using nvme::host::ShutOutEnd;
 using nvme::host::ShutOutResult;
 
 namespace {
 
-constexpr const char* kNeeded = "what a broken path left was shut out less than two minutes ago";
+// What a target says, and not that there is none.
+bool IsRefusal(const Error& error) {
+  return error.code != ErrorCode::kUnavailable && error.code != ErrorCode::kDeadlineExceeded &&
+         error.code != ErrorCode::kCancelled;
+}
 
 }  // namespace
 
-DiskReservation::DiskReservation(Config config, const IoQueueTarget& target, Reactor& control,
-                                 DiskReservationOwner& owner)
-    : config_(std::move(config)), target_(target), control_(control), owner_(owner) {
-  CLEAT_CHECK(config_.family != 0);
+DiskReservation::DiskReservation(uint64_t family, std::string disk, const IoQueueTarget& target,
+                                 Reactor& control, DiskReservationOwner& owner)
+    : family_(family), disk_(std::move(disk)), target_(target), control_(control), owner_(owner) {
+  CLEAT_CHECK(family != 0);
 }
 
 // ---- Lives that begin and end
 
 void DiskReservation::Begin(const DiskPath& path, uint16_t queue) {
-  CLEAT_CHECK(Find(path.life()) == nullptr && queue != 0);
-  if (leaving_) return;
+  CLEAT_CHECK(!Has(path.life()) && queue != 0);
   nvme::host::ReservationConfig config;
   config.who = path.where();
   config.nsid = path.info().nsid;
-  config.family = config_.family;
+  config.family = family_;
   config.life = path.life();
   config.registrants_persist = path.info().space.registrants_persist;
   PathReservationOwner& self = *this;
-  paths_.push_back(
-      std::make_unique<PathReservation>(std::move(config), target_, path.IdFor(queue), control_, self));
-  paths_.back()->Join();
+  lives_.push_back({.address = path.index(),
+                    .part = std::make_unique<PathReservation>(std::move(config), target_, path.IdFor(queue),
+                                                              control_, self)});
+  if (active_ && !leaving_) Join(lives_.back());
 }
 
-// A life that was joined takes up room at the target.
-void DiskReservation::End(LifeId life) {
-  const PathReservation* const ended = Find(life);
-  const bool was_joined = ended != nullptr && ended->joined();
-  std::erase_if(paths_, [life](const auto& path) { return path->life() == life; });
+void DiskReservation::Join(Life& life) {
+  if (owner_.IsTakenOver()) return StepSoon();
+  unsettled_.insert(life.part->life());
+  life.part->Join();
+}
+
+// What may be a registrant takes up room at the target, and keeps others out.
+void DiskReservation::End(LifeId id) {
+  const Life* const ended = Find(id);
+  if (ended == nullptr) return;
+  const bool may_be_registered = ended->part->may_be_registered();
+  const uint32_t address = ended->address;
+  std::erase_if(lives_, [id](const Life& life) { return life.part->life() == id; });
   for (Dead& dead : dead_) {
-    dead.cannot.erase(life);
-    if (dead.over == life) dead.over = 0;
+    dead.cannot.erase(id);
+    if (dead.over == id) dead.over = 0;
   }
-  if (was_joined) AddDead(life, false);
-  LookedAt(life);
+  if (may_be_registered) AddDead(id, false, address);
+  to_look_.erase(id);
+  Settle(id);
   StepSoon();
 }
 
 void DiskReservation::SetActive(bool active) {
-  if (active && !active_) {
-    was_active_ = true;
-    for (const auto& path : paths_) Look(path->life());
-  }
-  active_ = active;
+  if (std::exchange(active_, active) == active) return;
   StepSoon();
+  if (!active) return;
+  refusal_.reset();
+  for (Life& life : lives_) {
+    if (!life.part->begun()) Join(life);
+    if (!life.part->joined()) continue;
+    unsettled_.insert(life.part->life());
+    Look(life.part->life());
+  }
 }
 
-// Whatever else a life is busy with ends with a report, too.
+void DiskReservation::Settle(LifeId life) {
+  if (unsettled_.erase(life) > 0) owner_.ReservationChanged();
+}
+
+void DiskReservation::ShutOutUnsettled() {
+  for (const LifeId life : unsettled_) {
+    owner_.LifeShutOut(life, {ErrorCode::kDeadlineExceeded,
+                              disk_ + ": a path has not joined the namespace's reservation in time"});
+  }
+}
+
+bool DiskReservation::HasJoined() const {
+  return std::any_of(lives_.begin(), lives_.end(), [this](const Life& life) {
+    return life.part->joined() && !unsettled_.contains(life.part->life());
+  });
+}
+
 void DiskReservation::Look(LifeId life) {
-  PathReservation* const path = Find(life);
-  if (path == nullptr || leaving_ || !path->joined() || path->busy()) return;
-  looked_at_.insert(life);
-  path->See();
-}
-
-void DiskReservation::LookedAt(LifeId life) {
-  if (looked_at_.erase(life) > 0 && looked_at_.empty()) owner_.LooksEnded();
-}
-
-void DiskReservation::AddOver(std::span<const LifeId> lives) {
-  for (const LifeId life : lives) AddDead(life, false);
-  // The engine before may have proved something a moment ago.
-  if (!lives.empty()) shut_out_ns_ = control_.now_ns();
+  if (!active_) return;
+  to_look_.insert(life);
   StepSoon();
 }
 
 void DiskReservation::SetInDoubt(std::span<const LifeId> lives) {
   for (Dead& dead : dead_) dead.in_doubt = std::find(lives.begin(), lives.end(), dead.life) != lives.end();
-  for (const LifeId life : lives) AddDead(life, true);
+  for (const LifeId life : lives) AddDead(life, true, kAnyAddress);
   StepSoon();
 }
 
@@ -96,10 +118,14 @@ std::string DiskReservation::WhyNotProved(LifeId life) const {
   return found == dead_.end() ? std::string() : found->why_not;
 }
 
-PathReservation* DiskReservation::Find(LifeId life) const {
+const DiskReservation::Life* DiskReservation::Find(LifeId id) const {
   const auto found =
-      std::find_if(paths_.begin(), paths_.end(), [life](const auto& path) { return path->life() == life; });
-  return found == paths_.end() ? nullptr : found->get();
+      std::find_if(lives_.begin(), lives_.end(), [id](const Life& life) { return life.part->life() == id; });
+  return found == lives_.end() ? nullptr : &*found;
+}
+
+DiskReservation::Life* DiskReservation::Find(LifeId id) {
+  return const_cast<Life*>(std::as_const(*this).Find(id));
 }
 
 DiskReservation::Dead* DiskReservation::FindDead(LifeId life) {
@@ -108,14 +134,15 @@ DiskReservation::Dead* DiskReservation::FindDead(LifeId life) {
   return found == dead_.end() ? nullptr : &*found;
 }
 
-void DiskReservation::AddDead(LifeId life, bool in_doubt) {
-  if (Find(life) != nullptr) return;
+void DiskReservation::AddDead(LifeId life, bool in_doubt, uint32_t address) {
+  if (Has(life)) return;
   if (Dead* const known = FindDead(life)) {
     known->in_doubt = known->in_doubt || in_doubt;
+    if (address != kAnyAddress) known->address = address;
     return;
   }
   if (dead_.size() >= kDeadMax) return;
-  dead_.push_back({.life = life, .in_doubt = in_doubt, .cannot = {}, .why_not = {}});
+  dead_.push_back({.life = life, .in_doubt = in_doubt, .address = address, .cannot = {}, .why_not = {}});
 }
 
 void DiskReservation::Forget(LifeId life) {
@@ -124,50 +151,70 @@ void DiskReservation::Forget(LifeId life) {
 
 // ---- What lives say
 
-void DiskReservation::Joined(LifeId life, const Status& status) {
-  if (!status) return owner_.LifeShutOut(life, status.error());
-  if (leaving_) return LeaveBy(*Find(life));
-  owner_.LifeJoined(life);
-  StepSoon();
-}
-
-void DiskReservation::Seen(LifeId life, const Result<nvme::host::ReservationReport>& report) {
-  PathReservation* const path = Find(life);
-  if (!path->joined()) {
-    return owner_.LifeShutOut(life, report ? Error(ErrorCode::kFailedPrecondition,
-                                                   config_.disk + ": this host is no registrant any more")
-                                           : report.error());
+void DiskReservation::Joined(LifeId id, const Status& status) {
+  if (!status) {
+    if (IsRefusal(status.error())) refusal_ = status.error();
+    return owner_.LifeShutOut(id, status.error());
   }
-  LookedAt(life);
-  if (leaving_) return LeaveBy(*path);
+  Life& life = *Find(id);
+  if (leaving_) return LeaveBy(life);
+  owner_.LifeJoined(id);
+  Look(id);
+  Settle(id);
+}
+
+void DiskReservation::Seen(LifeId id, const Result<ReservationReport>& report) {
+  Life& life = *Find(id);
+  if (!life.part->joined()) {
+    return owner_.LifeShutOut(
+        id, report ? Error(ErrorCode::kFailedPrecondition, disk_ + ": this host is no registrant any more")
+                   : report.error());
+  }
+  if (report) {
+    to_look_.erase(id);
+    AddOthers(life, *report);
+    Settle(id);
+  } else {
+    look_at_ns_ = control_.now_ns() + kPauseMinNs;
+  }
+  if (leaving_) return LeaveBy(life);
   StepSoon();
 }
 
-void DiskReservation::ShutOutEnded(LifeId life, LifeId dead, const ShutOutResult& result) {
+// An engine that takes the disk claims it before it registers: who is seen before that is over.
+void DiskReservation::AddOthers(const Life& life, const ReservationReport& report) {
+  if (owner_.IsTakenOver()) return;
+  for (const nvme::host::Registrant& other : report.registrants) {
+    const std::optional<LifeId> id = nvme::host::LifeOf(other.host_id, family_);
+    if (id) AddDead(*id, false, life.address);
+  }
+}
+
+void DiskReservation::ShutOutEnded(LifeId id, LifeId dead, const ShutOutResult& result) {
   Dead* const found = FindDead(dead);
   if (found != nullptr) found->over = 0;
   if (found != nullptr && result.end == ShutOutEnd::kProved) {
     const bool was_in_doubt = found->in_doubt;
     Forget(dead);
-    if (was_in_doubt) shut_out_ns_ = control_.now_ns();
     if (was_in_doubt) owner_.ProvedDead(dead);
   } else if (found != nullptr) {
-    NotProved(*found, life, result);
+    NotProved(*found, id, result);
   }
-  PathReservation* const path = Find(life);
-  if (path != nullptr && !path->joined())
-    return owner_.LifeShutOut(life, {ErrorCode::kFailedPrecondition, result.reason});
-  if (path != nullptr && leaving_) return LeaveBy(*path);
+  Life* const life = Find(id);
+  if (life != nullptr && !life->part->joined())
+    return owner_.LifeShutOut(id, {ErrorCode::kFailedPrecondition, result.reason});
+  if (life != nullptr && leaving_) return LeaveBy(*life);
   StepSoon();
 }
 
-// What only took up room at the target has none there any more, or keeps it.
+// What only takes up room is gone where the target that it came to does not have it.
 void DiskReservation::NotProved(Dead& dead, LifeId over, const ShutOutResult& result) {
-  if (!dead.in_doubt) return Forget(dead.life);
-  if (dead.why_not != result.reason)
-    spdlog::warn("{}: writes stay in doubt: {}; tried again", config_.disk, result.reason);
+  if (dead.in_doubt && dead.why_not != result.reason)
+    spdlog::warn("{}: writes stay in doubt: {}; tried again", disk_, result.reason);
   dead.why_not = result.reason;
   if (result.end == ShutOutEnd::kNever) {
+    const Life* const asked = Find(over);
+    if (!dead.in_doubt && asked != nullptr && asked->address == dead.address) return Forget(dead.life);
     dead.cannot.insert(over);
     return;
   }
@@ -175,9 +222,9 @@ void DiskReservation::NotProved(Dead& dead, LifeId over, const ShutOutResult& re
   dead.not_before_ns = control_.now_ns() + dead.pause_ns;
 }
 
-void DiskReservation::Left(LifeId life, const Status& status) {
+void DiskReservation::Left(LifeId /*life*/, const Status& status) {
   if (!status) Stay(status.error().message);
-  owner_.LifeLeft(life);
+  owner_.ReservationChanged();
 }
 
 void DiskReservation::ReservationBroken(LifeId life, const Error& reason) {
@@ -186,15 +233,13 @@ void DiskReservation::ReservationBroken(LifeId life, const Error& reason) {
 
 // ---- The end
 
-void DiskReservation::Leave(Leaving leaving) {
+void DiskReservation::Leave(bool is_in_doubt) {
   CLEAT_CHECK(!leaving_);
-  leaving_ = leaving;
+  leaving_ = true;
   step_.Cancel();
-  if (leaving == Leaving::kOwnerInDoubt)
-    return Stay("writes are in doubt, which must not hit what others write");
-  if (IsNeeded()) return Stay(kNeeded);
-  for (const auto& path : paths_) {
-    if (!path->busy()) LeaveBy(*path);
+  if (is_in_doubt) return Stay("writes are in doubt, which must not hit what others write");
+  for (Life& life : lives_) {
+    if (!life.part->busy()) LeaveBy(life);
   }
 }
 
@@ -205,45 +250,28 @@ void DiskReservation::EndLeave() {
 
 bool DiskReservation::IsLeaving() const {
   return leaving_ && !stays_ &&
-         std::any_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->busy(); });
+         std::any_of(lives_.begin(), lives_.end(), [](const Life& life) { return life.part->busy(); });
 }
 
-// Whether something was proved that holds only as long as the reservation does.
-bool DiskReservation::IsNeeded() const {
-  return leaving_ != Leaving::kUnused && config_.proves && shut_out_ns_ &&
-         control_.now_ns() - *shut_out_ns_ < config_.proof_needs_ns;
-}
-
-// What broken paths have left goes first, as somebody has to be there for it.
-void DiskReservation::LeaveBy(PathReservation& path) {
+// What is over and still registered goes first, as somebody has to be there for it.
+void DiskReservation::LeaveBy(Life& life) {
+  if (owner_.IsReservationNeeded()) Stay("what a broken path left was shut out less than two minutes ago");
+  if (stays_ || !life.part->joined()) return owner_.ReservationChanged();
+  if (!std::exchange(life.last_look, true)) return life.part->See();
   uint64_t soonest_ns = UINT64_MAX;
-  if (IsNeeded()) Stay(kNeeded);
-  Dead* const dead =
-      path.joined() && !stays_ && leaving_ == Leaving::kOwner ? NextFor(path, soonest_ns) : nullptr;
-  if (dead != nullptr) return ShutOutBy(path, *dead);
-  if (path.joined() && !stays_) return path.Leave();
-  owner_.LifeLeft(path.life());
+  if (Dead* const dead = NextFor(life, soonest_ns)) return ShutOutBy(life, *dead);
+  life.part->Leave();
 }
 
-// Told once, and not where another engine has the disk.
 void DiskReservation::Stay(const std::string& why) {
-  if (std::exchange(stays_, true) || leaving_ == Leaving::kUnused) return;
+  if (std::exchange(stays_, true)) return;
   spdlog::warn(
       "{}: this host stays registered at its target: {}; before another host writes, attach the disk here "
       "once more, and detach it two minutes later",
-      config_.disk, why);
+      disk_, why);
 }
 
-std::vector<LifeId> DiskReservation::registered() const {
-  std::vector<LifeId> lives;
-  for (const auto& path : paths_) {
-    if (path->joined()) lives.push_back(path->life());
-  }
-  for (const Dead& dead : dead_) lives.push_back(dead.life);
-  return lives;
-}
-
-// ---- Shutting out
+// ---- Looks, and who is shut out
 
 void DiskReservation::StepSoon() {
   step_.Cancel();
@@ -251,27 +279,41 @@ void DiskReservation::StepSoon() {
 }
 
 void DiskReservation::Step() {
-  if (!active_ || leaving_ || dead_.empty()) return;
+  if (!active_ || leaving_) return;
+  if (owner_.IsTakenOver()) return RefuseAll();
   uint64_t soonest_ns = UINT64_MAX;
-  for (const auto& path : paths_) {
-    if (!path->joined() || path->busy()) continue;
-    Dead* const dead = NextFor(*path, soonest_ns);
-    if (dead == nullptr) continue;
-    ShutOutBy(*path, *dead);
+  const bool may_look = control_.now_ns() >= look_at_ns_;
+  if (!may_look && !to_look_.empty()) soonest_ns = look_at_ns_;
+  for (Life& life : lives_) {
+    if (!life.part->joined() || life.part->busy()) continue;
+    if (may_look && to_look_.contains(life.part->life())) {
+      life.part->See();
+    } else if (Dead* const dead = NextFor(life, soonest_ns)) {
+      ShutOutBy(life, *dead);
+    }
   }
   if (soonest_ns != UINT64_MAX && !step_.pending()) control_.AddTimer(step_, soonest_ns);
 }
 
-void DiskReservation::ShutOutBy(PathReservation& path, Dead& dead) {
-  dead.over = path.life();
-  path.ShutOut(dead.life);
+void DiskReservation::RefuseAll() {
+  for (const Life& life : lives_) {
+    if (life.part->busy()) continue;
+    owner_.LifeShutOut(life.part->life(),
+                       {ErrorCode::kFailedPrecondition, disk_ + ": another engine of this host has it"});
+  }
+}
+
+void DiskReservation::ShutOutBy(Life& life, Dead& dead) {
+  dead.over = life.part->life();
+  life.part->ShutOut(dead.life);
 }
 
 // Lives in doubt come first: somebody waits. One that a reactor may still send for is none yet.
-DiskReservation::Dead* DiskReservation::NextFor(const PathReservation& path, uint64_t& soonest_ns) {
+DiskReservation::Dead* DiskReservation::NextFor(const Life& life, uint64_t& soonest_ns) {
   Dead* next = nullptr;
   for (Dead& dead : dead_) {
-    if (dead.over != 0 || dead.cannot.contains(path.life()) || !owner_.MayBeShutOut(dead.life)) continue;
+    if (dead.over != 0 || dead.cannot.contains(life.part->life()) || !owner_.MayBeShutOut(dead.life))
+      continue;
     if (dead.not_before_ns > control_.now_ns()) {
       soonest_ns = std::min(soonest_ns, dead.not_before_ns);
     } else if (next == nullptr || (dead.in_doubt && !next->in_doubt)) {

@@ -101,7 +101,6 @@ KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, LifeId life, std::sp
   }
   found.ranges = ranges.size();
   found.bytes = BytesOf(ranges);
-  found.lives = lives;
   if (lives.empty()) lives = {life};
   ledger.Doubt(lives, ranges);
   if (opened) {
@@ -117,6 +116,7 @@ KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, LifeId life, std::sp
 
 void KeptDoubtLog::StoreLives(std::span<const LifeId> lives) {
   CLEAT_CHECK(is_taken_);
+  if (IsTakenOver()) return;
   if (std::equal(lives.begin(), lives.end(), stored_lives_.begin(), stored_lives_.end())) return;
   stored_lives_.assign(lives.begin(), lives.end());
   log_.StoreLives(lives);
@@ -124,6 +124,7 @@ void KeptDoubtLog::StoreLives(std::span<const LifeId> lives) {
 
 void KeptDoubtLog::Store(const DoubtLedger& ledger) {
   CLEAT_CHECK(is_taken_);
+  if (IsTakenOver()) return;
   const bool is_other = std::exchange(stored_doubts_, ledger.doubts()) != ledger.doubts();
   log_.Store(ledger.ranges(), NumberFor(is_other));
 }

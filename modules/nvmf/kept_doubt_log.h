@@ -35,10 +35,16 @@ class KeptDoubtLog {
   struct Found {
     size_t ranges = 0;
     uint64_t bytes = 0;
-    std::optional<Error> unreadable;        // all of the disk is in doubt
-    std::vector<nvme::host::LifeId> lives;  // that it names, but for the living
+    std::optional<Error> unreadable;  // all of the disk is in doubt
     bool was_confirmed = false;  // what it had as ghosts, or the loss of it, is dead by an operator's word
   };
+  // Others that have the log see that the disk is this engine's. Before Take.
+  void Claim() { claim_ = log_.Claim(); }
+  // Another engine has claimed the disk since this one did.
+  bool IsTakenOver() const { return claim_ != 0 && log_.claims() != claim_; }
+  // For engines to come, too (DoubtLog::HoldReservationUntil).
+  void HoldReservationUntil(uint32_t second) { log_.HoldReservationUntil(second); }
+
   // The disk is this engine's from now on. What was in doubt is recorded in the ledger with the lives that the log names, or as `life` where
   // it names none, and then in the log as ghosts alone. No attempt of this engine is under way, so that its `living` lives have left nothing.
   // `life` is random.
@@ -62,6 +68,7 @@ class KeptDoubtLog {
   const std::span<uint8_t> memory_;
   nvme::host::DoubtLog log_;  // a view, which never changes: channels copy it on their reactors
   bool is_taken_ = false;
+  uint32_t claim_ = 0;          // 0: none yet
   uint64_t stored_doubts_ = 0;  // the ledger's, of what is stored
   std::vector<nvme::host::LifeId> stored_lives_;
 };

@@ -84,28 +84,48 @@ Error NvmfDisk::WhyNotOpened() const {
 
 // Channels may be here already, with an I/O queue each; until they have a table they write nothing.
 Task<Status> NvmfDisk::Acquire() {
-  if (reservation_) co_await ActivateReservation();
+  if (!doubt_.IsMine()) doubt_.Claim();
+  if (reservation_) CLEAT_CO_TRY(co_await JoinReservation());
   if (doubt_.MayPublish()) co_return Ok{};
   std::vector<uint32_t> rows;
   for (const Link& link : links_) rows.push_back(link.number);
-  const std::vector<LifeId> before = doubt_.Take(rows, geometry_.size_bytes, Accepts());
-  if (reservation_) reservation_->AddOver(before);
+  doubt_.Take(rows, geometry_.size_bytes, Accepts());
   while (!doubt_.ledger().IsObeyed()) co_await changed_.Wait();
   co_return Ok{};
 }
 
+// Paths that are slow to join are waited for a moment where another one has joined; they come back by themselves.
+Task<Status> NvmfDisk::JoinReservation() {
+  reservation_->SetActive(true);
+  const uint64_t begun_ns = control_.now_ns();
+  {
+    const Deadline deadline(control_, changed_, begun_ns + kSlowJoinNs);
+    while (!reservation_->IsSettled() && !deadline.passed()) co_await changed_.Wait();
+  }
+  {
+    const Deadline deadline(control_, changed_, begun_ns + kJoinNs);
+    while (!reservation_->IsSettled() && !reservation_->HasJoined() && !deadline.passed())
+      co_await changed_.Wait();
+  }
+  reservation_->ShutOutUnsettled();
+  while (!reservation_->IsSettled()) co_await changed_.Wait();
+  if (reservation_->HasJoined() || !reservation_->refusal()) co_return Ok{};
+  reservation_->SetActive(false);
+  co_return *reservation_->refusal();
+}
+
 // Only within a detach is anything to be waited for: an upgrade hands the disk over at once.
 Task<void> NvmfDisk::Release() {
-  std::vector<LifeId> registered;
-  if (reservation_ && parting_) {
-    if (*parting_ == block::Device::Parting::kDetached) {
-      co_await LeaveReservation(doubt_.ledger().lives().empty() ? DiskReservation::Leaving::kOwner
-                                                                : DiskReservation::Leaving::kOwnerInDoubt);
-    }
-    registered = reservation_->registered();
+  if (reservation_ && reservation_->active() && parting_ == block::Device::Parting::kDetached) {
+    const Deadline deadline(control_, changed_, control_.now_ns() + kLeaveNs);
+    while (!links_.empty() && !deadline.passed())
+      co_await changed_.Wait();  // channels that were closed just now
+    reservation_->Leave(!doubt_.ledger().lives().empty());
+    while (reservation_->IsLeaving() && !deadline.passed()) co_await changed_.Wait();
+    reservation_->EndLeave();
   }
   if (reservation_) reservation_->SetActive(false);
-  doubt_.Yield(registered);
+  doubt_.Yield();
 }
 
 Task<void> NvmfDisk::Close(bool shutdown) {
@@ -114,30 +134,8 @@ Task<void> NvmfDisk::Close(bool shutdown) {
   closing_ = true;
   doubt_.Stop();
   while (!links_.empty()) co_await changed_.Wait();  // channels that were closed just now
-  // An engine that stood by, or has given the disk away, leaves what another one holds.
-  if (reservation_ && !parting_) co_await LeaveReservation(DiskReservation::Leaving::kUnused);
   for (const auto& path : paths_) path->End(shutdown);
   while (paths_begun_ > 0) co_await changed_.Wait();
-}
-
-void NvmfDisk::SetParting(block::Device::Parting parting) {
-  if (reservation_ && reservation_->active()) parting_ = parting;
-}
-
-// Of a disk that comes back no write is sent by a life that another engine has shut out meanwhile: the guest would have an error.
-Task<void> NvmfDisk::ActivateReservation() {
-  const bool comes_back = reservation_->was_active();
-  reservation_->SetActive(true);
-  if (!comes_back) co_return;
-  const Deadline deadline(control_, changed_, control_.now_ns() + kLookNs);
-  while (reservation_->looks() > 0 && !deadline.passed()) co_await changed_.Wait();
-}
-
-Task<void> NvmfDisk::LeaveReservation(DiskReservation::Leaving leaving) {
-  reservation_->Leave(leaving);
-  const Deadline deadline(control_, changed_, control_.now_ns() + kLeaveNs);
-  while (reservation_->IsLeaving() && !deadline.passed()) co_await changed_.Wait();
-  reservation_->EndLeave();
 }
 
 Result<std::unique_ptr<block::Channel>> NvmfDisk::OpenChannel(Reactor& reactor) {
@@ -202,16 +200,16 @@ Status NvmfDisk::MayBegin(const DiskPath& path, const AssociationInfo& info) con
                     path.where(), info);
 }
 
-// Nothing is sent to the namespace before the life is joined.
+// Of a disk that is this engine's: nothing is sent to the namespace before the life is joined.
 void NvmfDisk::LifeBegan(DiskPath& path) {
-  if (shared_ == nullptr) TakeShape(path);
   CountQueues();
   doubt_.StoreLives();
   reservation_->Begin(path, path.TakeQueue());
 }
 
+// Of a disk that was opened before it became this engine's the life is in use already, for reads.
 void NvmfDisk::LifeJoined(LifeId life) {
-  PathOf(life)->Admit();
+  if (DiskPath* const path = PathOf(life); !path->is_admitted()) path->Admit();
 }
 
 void NvmfDisk::LifeShutOut(LifeId life, const Error& why) {
@@ -225,6 +223,7 @@ void NvmfDisk::ProvedDead(LifeId life) {
       "{}: the target has proved that nothing is executed any more of what a dead path left: writes "
       "over it go on",
       options_.shape.name);
+  doubt_.HoldReservationUntil(control_.now_ns() + options_.proof_needs_ns);
   doubt_.Publish();
 }
 
@@ -238,6 +237,7 @@ void NvmfDisk::LifeAdmitted(DiskPath& path) {
   if (shared_ == nullptr) TakeShape(path);
   CountQueues();
   doubt_.StoreLives();
+  if (reservation_ && !reservation_->Has(path.life())) reservation_->Begin(path, path.TakeQueue());
   for (Link& link : links_) BeginLife(link, path);
   SeeSize();
   SeeUsable(path);
@@ -264,11 +264,7 @@ void NvmfDisk::TakeShape(const DiskPath& path) {
   shared_->doubt_log = doubt_.log();
   DiskReservationOwner& self = *this;
   if (UsesReservation())
-    reservation_.emplace(DiskReservation::Config{.family = options_.reservation_family,
-                                                 .proves = subsystem.proofs.preempted,
-                                                 .proof_needs_ns = options_.proof_needs_ns,
-                                                 .disk = options_.shape.name},
-                         target, control_, self);
+    reservation_.emplace(options_.reservation_family, options_.shape.name, target, control_, self);
 }
 
 // Without a path as it was: one that comes back has to have what was promised meanwhile.

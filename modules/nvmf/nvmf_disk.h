@@ -51,10 +51,11 @@ class NvmfDisk final : public NvmfChannelOwner,
   static_assert(DiskPath::kQueuesMax < kNumbersMax);
   // How long Resize waits for a size that the controller has not told of yet.
   static constexpr uint64_t kResizeWaitNs = kNsPerSecond;
-  // How long Close waits at most for the target to let this host out of the reservation.
+  // How long Release waits at most for the target to let this host out of the reservation.
   static constexpr uint64_t kLeaveNs = 2 * kNsPerSecond;
-  // How long Acquire waits at most, of a disk that comes back, for targets to say whether this host's lives are registrants still.
-  static constexpr uint64_t kLookNs = 2 * kNsPerSecond;
+  // How long Acquire waits at most for a path to join the reservation, and for the others once one has.
+  static constexpr uint64_t kJoinNs = 2 * kNsPerSecond;
+  static constexpr uint64_t kSlowJoinNs = 500 * kNsPerMs;
 
   // The options have been checked (CheckNvmfOptions).
   NvmfDisk(NvmfOptions options, Reactor& control);
@@ -64,7 +65,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   // The log of doubt, if there is one, is this engine's in between; when Acquire returns all channels hold what was in it.
   Task<Status> Acquire();
   Task<void> Release();
-  void SetParting(block::Device::Parting parting);
+  void SetParting(block::Device::Parting parting) { parting_ = parting; }
   // No channel is left. With `shutdown` the controller is told.
   Task<void> Close(bool shutdown);
 
@@ -92,7 +93,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   void DoubtPublished() override;
 
   // ---- DiskPathOwner
-  bool AdmitsAtOnce() const override { return !UsesReservation(); }
+  bool AdmitsAtOnce() const override { return !reservation_ || !reservation_->active(); }
   Status MayBegin(const DiskPath& path, const nvme::host::AssociationInfo& info) const override;
   void LifeBegan(DiskPath& path) override;
   void LifeAdmitted(DiskPath& path) override;
@@ -107,8 +108,9 @@ class NvmfDisk final : public NvmfChannelOwner,
   void LifeShutOut(nvme::host::LifeId life, const Error& why) override;
   void ProvedDead(nvme::host::LifeId life) override;
   bool MayBeShutOut(nvme::host::LifeId life) const override { return doubt_.ledger().IsReported(life); }
-  void LifeLeft(nvme::host::LifeId /*life*/) override { changed_.Pulse(); }
-  void LooksEnded() override { changed_.Pulse(); }
+  bool IsTakenOver() const override { return doubt_.IsTakenOver(); }
+  bool IsReservationNeeded() const override { return doubt_.IsReservationNeeded(); }
+  void ReservationChanged() override { changed_.Pulse(); }
 
   // ---- NvmfChannelOwner
   void Joined(std::shared_ptr<NvmfChannelPort> port) override;
@@ -126,8 +128,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   bool UsesReservation() const {
     return options_.reservation_family != 0 && options_.access == block::AccessMode::kReadWrite;
   }
-  Task<void> ActivateReservation();
-  Task<void> LeaveReservation(DiskReservation::Leaving leaving);
+  Task<Status> JoinReservation();
   DiskPath* PathOf(nvme::host::LifeId life) const;
   bool IsRefused() const;
   Error WhyNotOpened() const;
@@ -171,8 +172,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   uint64_t space_bytes_ = 0;  // the namespace's, as last seen
   uint64_t told_bytes_ = 0;   // what the disk's users know of
 
-  std::optional<block::Device::Parting> parting_;  // of a disk that is this engine's
-  bool is_open_ = false;                           // Open was successful, and Close has not begun
+  std::optional<block::Device::Parting> parting_;
+  bool is_open_ = false;  // Open was successful, and Close has not begun
   bool closing_ = false;
   size_t paths_begun_ = 0;  // and not over
   bool up_ = false;         // any path is usable

@@ -56,7 +56,9 @@ class PathReservation final : private nvme::host::ReservationOwner {
   void Leave();
 
   bool busy() const { return reservation_.busy(); }
+  bool begun() const { return reservation_.begun(); }
   bool joined() const { return reservation_.joined(); }
+  bool may_be_registered() const { return reservation_.may_be_registered(); }
   nvme::host::LifeId life() const { return queue_id_.life; }
 
  private:

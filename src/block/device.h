@@ -171,7 +171,7 @@ class Device {
   virtual std::optional<PathsReport> paths() const { return std::nullopt; }
 
   // How the disk ends here, before Release and Close: it is detached, so that others may have it; or the process ends while it stays attached,
-  // so that what keeps others away has to stay, for the next engine. Without a word it was opened in vain.
+  // so that what keeps others away has to stay, for the next engine. Without a word it goes to another engine, or was never this one's.
   enum class Parting : uint8_t { kDetached, kStaysAttached };
   virtual void SetParting(Parting /*parting*/) {}
 

@@ -24,6 +24,7 @@ from cleat_guest.process import BenchError
 SECONDS = 120  # for what can only hang
 _POLL_SECONDS = 0.05
 _FURTHER_WRITES = 100
+_WRITES_WITHOUT_A_PATH = 10
 
 
 def wait_for(what, get, there):
@@ -50,6 +51,10 @@ class RemoteDisk:
 
     def attachment(self):
         return self.cleat.ctl("attachment", "get", "remote-blk", "remote")["status"]
+
+    def usable_paths(self):
+        paths = self.attachment()["paths"]
+        return paths.get("optimized", 0) + paths.get("non_optimized", 0)
 
     def doubt(self):
         """What is in doubt, if anything is."""
@@ -78,9 +83,14 @@ class NvmfEvents:
 
     # ---- What is seen
 
-    def goes_on(self):
+    def goes_on(self, writes=_FURTHER_WRITES):
         before = self.target.writes()
-        wait_for("further writes", self.target.writes, lambda now: now > before + _FURTHER_WRITES)
+        wait_for("further writes", self.target.writes, lambda now: now > before + writes)
+
+    def goes_on_without_one(self):
+        """While one path is lost. Few writes: those that overlap what is in doubt wait until somebody confirms, in the end all of a load's."""
+        wait_for("the disk to miss a path", self.disk.usable_paths, lambda usable: usable < len(self.target.addresses))
+        self.goes_on(_WRITES_WITHOUT_A_PATH)
 
     def miss(self, before, path):
         """Until the target has nothing left of what it had by that path."""
@@ -106,7 +116,7 @@ class NvmfEvents:
         for path in self._paths:
             before = self.target.lives()
             self.target.swallow(path, True)
-            self.goes_on()
+            self.goes_on_without_one()
             self.miss(before, path)
             self.target.swallow(path, False)
             self.settle(before, [path])

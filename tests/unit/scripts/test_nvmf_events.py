@@ -170,6 +170,9 @@ class Disk:
         missed = ("namespace", None) in self._target.ill
         return {"storage_state": "STORAGE_STATE_NOT_ANSWERING" if missed else "STORAGE_STATE_OK"}
 
+    def usable_paths(self):
+        return PATHS - len({path for what, path in self._target.ill if what == "swallow"})
+
     def confirm_dead(self):
         self.confirmed.append((set(self._target._dying), set(self._target.ill)))
 

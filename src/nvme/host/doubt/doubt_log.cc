@@ -80,7 +80,8 @@ DoubtLog DoubtLog::Format(std::span<uint8_t> memory, const Shape& shape, std::sp
   const uint64_t number = has_number ? before.ghosts >> kNumberShift : NumberOf(first_number);
   StoreLast(header.confirmed, 0);
   StoreLast(header.magic, kLostMagic);
-  std::fill(memory.begin() + sizeof(uint64_t), memory.begin() + BytesFor(shape), uint8_t{0});
+  std::fill(memory.begin() + sizeof(uint64_t), memory.begin() + kNewBytes, uint8_t{0});
+  std::fill(memory.begin() + kHeaderBytes, memory.begin() + BytesFor(shape), uint8_t{0});
   header.shape = shape;
   std::copy(ghosts.begin(), ghosts.end(), log.GhostsAt(0));
   header.ghosts = number << kNumberShift | ghosts.size();
@@ -91,7 +92,7 @@ DoubtLog DoubtLog::Format(std::span<uint8_t> memory, const Shape& shape, std::sp
 // A header of zeroes has zeroes behind it: Format marks the memory before it touches anything else.
 Result<DoubtLog> DoubtLog::Open(std::span<uint8_t> memory, const Shape& shape, uint32_t first_number) {
   const DoubtLog log(memory, shape);
-  if (IsZero(memory.first(kHeaderBytes))) {
+  if (IsZero(memory.first(kNewBytes))) {
     StoreLast(log.header_->magic, kLostMagic);
     log.header_->shape = shape;
     log.header_->ghosts = NumberOf(first_number) << kNumberShift;
@@ -192,11 +193,27 @@ bool DoubtLog::IsConfirmed() const {
   return number != 0 && Load(header_->confirmed) == number;
 }
 
+uint32_t DoubtLog::Claim() {
+  return std::atomic_ref(header_->claims).fetch_add(1, std::memory_order_acq_rel) + 1;
+}
+
+uint32_t DoubtLog::claims() const {
+  return std::atomic_ref(header_->claims).load(std::memory_order_acquire);
+}
+
+void DoubtLog::HoldReservationUntil(uint32_t second) {
+  std::atomic_ref(header_->held_until_s).store(second, std::memory_order_release);
+}
+
+uint32_t DoubtLog::reservation_held_until() const {
+  return std::atomic_ref(header_->held_until_s).load(std::memory_order_acquire);
+}
+
 // The list is whole if no other one has become valid while it was copied: only then is this one written again.
 DoubtLog::Doubt DoubtLog::Look(std::span<const uint8_t> memory, const Shape& shape) {
   constexpr int kTriesMax = 16;
   const DoubtLog log({const_cast<uint8_t*>(memory.data()), memory.size()}, shape);
-  if (IsZero(memory.first(kHeaderBytes))) return {};
+  if (IsZero(memory.first(kNewBytes))) return {};
   Doubt whole{.number = 0, .ranges = {{.first = 0, .blocks = UINT64_MAX}}};
   for (int i = 0; i < kTriesMax; ++i) {
     const auto header = CopyOf<Header>(memory);

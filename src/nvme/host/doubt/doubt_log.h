@@ -79,6 +79,15 @@ class DoubtLog {
   // Whether an operator has said of what has the present number that it is dead (Confirm).
   bool IsConfirmed() const;
 
+  // ---- Who has the disk. Apart from all else, so that it holds also where that is lost or damaged
+  // The disk is the caller's from now on, and nobody's who claimed it before: an engine that was taken for dead and goes on sees it.
+  // Returns the number of the claim.
+  uint32_t Claim();
+  uint32_t claims() const;
+  // A reservation proves something dead for as long as it is held, until this time: in seconds of CLOCK_MONOTONIC; 0: none.
+  void HoldReservationUntil(uint32_t second);
+  uint32_t reservation_held_until() const;
+
   // ---- For another process, which shares the memory with the engine; the log may be written meanwhile
   // What is in doubt while the engine lives; attempts that are under way are not.
   struct Doubt {
@@ -102,7 +111,11 @@ class DoubtLog {
     uint64_t rows;       // those behind were never used, and are zeroes
     uint64_t confirmed;  // the number of what an operator knows to be dead; other processes write it
     uint64_t lives_unknown;
+    uint32_t claims;
+    uint32_t held_until_s;
   };
+  // Zeroes of a log that is new; what is behind, up to the header's end, is apart from it.
+  static constexpr size_t kNewBytes = 56;
   static constexpr uint32_t kListShift = 32;
   static constexpr uint32_t kNumberShift = 33;
   static constexpr uint64_t kCountMask = UINT32_MAX;
@@ -110,7 +123,7 @@ class DoubtLog {
   static uint64_t NumberOf(uint32_t number) { return std::max(1U, number & kNumberMask); }
   // Nullptr: it is a log of this shape.
   static const char* WhyBad(const Header& header, const Shape& shape);
-  static_assert(sizeof(Header) == 56 && kHeaderBytes % 64 == 0 && sizeof(Header) <= kHeaderBytes);
+  static_assert(sizeof(Header) == kHeaderBytes && kHeaderBytes % 64 == 0);
 
   DoubtLog(std::span<uint8_t> memory, const Shape& shape);
   BlockRange& AttemptAt(uint32_t reactor, uint32_t slot) const;

@@ -232,8 +232,8 @@ Error Reservation::StatusError(Step step, nvme::Status status) const {
 Error Reservation::RegisterError(nvme::Status status) const {
   Error error = StatusError(Step::kRegister, status);
   error.message += fmt::format(
-      "; the namespace has {} registrants: if the target has no room for more, clear its reservation "
-      "there once no other host writes",
+      "; the namespace has {} registrants: if the target has no room for more, remove there those of "
+      "connections that are gone",
       registrants_);
   return error;
 }
@@ -283,6 +283,7 @@ void Reservation::TookChange(Step step, nvme::Status status) {
       }
       break;
     case Step::kBackOut:
+      registered_ = !status.ok() && !Is(status, kConflict);
       EndJoin(*std::exchange(failed_, std::nullopt));
       break;
     case Step::kPreempt:
@@ -295,8 +296,8 @@ void Reservation::TookChange(Step step, nvme::Status status) {
       over_ = true;
       joined_ = false;
       // A conflict: it was no registrant any more.
-      owner_.Left(config_.life,
-                  status.ok() || Is(status, kConflict) ? cleat::Status() : StatusError(step, status));
+      registered_ = !status.ok() && !Is(status, kConflict);
+      owner_.Left(config_.life, registered_ ? StatusError(step, status) : cleat::Status());
   }
 }
 
@@ -326,6 +327,7 @@ cleat::Status Reservation::CheckOwn(const ReservationReport& report) {
   const bool registered = own != nullptr && own->key == KeyOf(config_.life);
   if (registered && report.type == kType) return {};
   joined_ = false;
+  registered_ = own != nullptr;
   return Error(ErrorCode::kFailedPrecondition,
                registered ? fmt::format("{}: {} reservation is held any more, in place of {}", config_.who,
                                         host::NameOf(report.type), host::NameOf(kType))
@@ -366,6 +368,7 @@ void Reservation::TookCheck(const Result<ReservationReport>& report) {
     return;
   }
   if (const auto own = CheckOwn(*report); !own) {
+    registered_ = true;  // listed or not: it is taken back
     FailJoin(own.error());
     return;
   }

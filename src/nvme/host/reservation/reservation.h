@@ -113,6 +113,9 @@ class Reservation {
   // The life is a registrant, and the reservation is held, says the last report. False after true: somebody has shut this life out, or taken
   // the reservation away, and its writes are safe from nobody.
   bool joined() const { return joined_; }
+  bool begun() const { return begun_; }
+  // Whether the target may have the life as a registrant, as far as this life has heard.
+  bool may_be_registered() const { return registered_; }
   // Whether the memory of a command is still in use: the object has to stay.
   bool in_flight() const { return in_flight_; }
 
@@ -164,7 +167,7 @@ class Reservation {
   bool begun_ = false;
   bool joined_ = false;
   bool found_own_ = false;   // a registrant of this life's identifier was there before Register
-  bool registered_ = false;  // Register was sent
+  bool registered_ = false;  // Register was sent, and nothing has said since that this life is none
   size_t registrants_ = 0;   // before it
   bool in_flight_ = false;
   uint64_t command_number_ = 0;  // the cookie: tells an answer that comes too late

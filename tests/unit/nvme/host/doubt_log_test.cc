@@ -63,6 +63,22 @@ TEST_F(TheDoubtLog, SaysWhoseLivesItIsAboutOrThatNobodyKnows) {
   EXPECT_EQ(lives(), std::vector<LifeId>{7});
 }
 
+TEST_F(TheDoubtLog, IsClaimedByOneEngineAfterTheOtherAndLosesNothingByThat) {
+  std::vector<uint64_t> memory(memory_.size());
+  DoubtLog log = DoubtLog::View(Bytes(memory), kShape);
+  EXPECT_EQ(log.Claim(), 1U) << "before anything else";
+  log.HoldReservationUntil(77);
+  EXPECT_TRUE(DoubtLog::Look(Bytes(memory), kShape).ranges.empty()) << "it is new all the same";
+  ASSERT_TRUE(DoubtLog::Open(Bytes(memory), kShape, kNumber).ok());
+  EXPECT_EQ(log.Claim(), 2U);
+  memory[1] = UINT64_MAX;
+  ASSERT_FALSE(DoubtLog::Open(Bytes(memory), kShape, kNumber).ok());
+  (void)DoubtLog::Format(Bytes(memory), kShape, std::vector{kOld}, kNumber);
+  EXPECT_EQ(log.claims(), 2U) << "apart from what was damaged";
+  EXPECT_EQ(log.reservation_held_until(), 77U);
+  EXPECT_EQ(log.Read(), std::vector{kOld});
+}
+
 TEST_F(TheDoubtLog, HasWhatIsUnderWayAndNotWhatWasAnswered) {
   log_.Begin(0, 2, kOld);
   log_.Begin(1, 0, kNew);
