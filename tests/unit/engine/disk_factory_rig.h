@@ -83,7 +83,7 @@ class DiskFactoryRig : public testing::Test {
  protected:
   using Opened = Result<OpenDisk>;
 
-  // The disk is closed again.
+  // The disk is acquired, and closed again.
   Opened Open(const DiskSpec& disk, block::AccessMode mode = block::AccessMode::kReadWrite) {
     std::optional<Opened> opened;
     Spawn(OpenInto(disk, mode, &opened));
@@ -128,7 +128,12 @@ class DiskFactoryRig : public testing::Test {
   Task<void> OpenInto(const DiskSpec& disk, block::AccessMode mode, std::optional<Opened>* opened) {
     DiskEvents events;
     auto open = disks_.Open(disk, mode, nullptr, std::move(events));
-    *opened = co_await std::move(open);
+    Opened result = co_await std::move(open);
+    if (result.ok()) {
+      auto acquire = result.value().pipeline->Acquire();
+      EXPECT_TRUE(co_await std::move(acquire));
+    }
+    *opened = std::move(result);
   }
   Task<void> CloseInto(block::Pipeline& pipeline, bool* closed) {
     auto close = pipeline.Close();
