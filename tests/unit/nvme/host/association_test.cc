@@ -3,105 +3,27 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <memory>
+#include <cstdint>
+#include <cstring>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/random.h"
-#include "tests/unit/nvme/host/fake_target.h"
+#include "tests/unit/nvme/host/association_scene.h"
 
-namespace cleat::nvme::host {
+namespace cleat::nvme::host::association_test {
 namespace {
 
 using fabrics::AnaState;
 using fabrics::SubmissionEntry;
 
-constexpr uint64_t kSecondNs = 1'000'000'000;
-constexpr uint64_t kLife = 0x1234567890abcdef;
 constexpr uint8_t kIdentify = 0x06;
 constexpr uint8_t kKeepAlive = 0x18;
-constexpr uint8_t kFabrics = 0x7f;
 constexpr uint32_t kPropertyGet = 4;  // in the entry's byte 4, where others have the namespace
 constexpr uint8_t kEventRequest = 0x0c;
 constexpr uint32_t kAnaEvent = 0x0c0302;
 constexpr uint32_t kNamespaceEvent = 0x040002;
-
-struct News final : AssociationOwner {
-  void Live(uint64_t life, const AssociationInfo& live) override {
-    EXPECT_EQ(life, kLife);
-    EXPECT_FALSE(info);
-    info = live;
-  }
-  void Changed(uint64_t life, uint32_t bits, const AssociationInfo& now) override {
-    EXPECT_EQ(life, kLife);
-    EXPECT_TRUE(info && !lost);
-    changed |= bits;
-    ++changes;
-    info = now;
-  }
-  void Lost(uint64_t life, const Error& reason) override {
-    EXPECT_EQ(life, kLife);
-    EXPECT_FALSE(lost || gone);
-    lost = reason;
-  }
-  void Gone(uint64_t life) override {
-    EXPECT_EQ(life, kLife);
-    EXPECT_FALSE(gone);
-    gone = true;
-  }
-
-  std::optional<AssociationInfo> info;
-  uint32_t changed = 0;
-  uint32_t changes = 0;
-  std::optional<Error> lost;
-  bool gone = false;
-};
-
-AssociationConfig Config() {
-  AssociationConfig config;
-  config.who = "subsystems/a at 10.0.0.1:4420";
-  config.life = kLife;
-  config.host = fabrics::HostIdentityOfUuid(fabrics::kTestUuid);
-  config.subsystem_nqn = fabrics::kTestSubsystem;
-  config.wanted.ids.uuid = fabrics::kTestUuid;
-  config.io_queues = 8;
-  return config;
-}
-
-struct Scene {
-  explicit Scene(AssociationConfig config = Config()) : association(std::move(config), news) {
-    target.owner = &association;
-  }
-
-  void Begin() {
-    association.Start(target, now_ns);
-    association.Connected();
-    target.Serve();
-  }
-  // Time passes, tick by tick, and the target answers.
-  void Pass(uint64_t ns) {
-    for (const uint64_t end = now_ns + ns; now_ns < end;) {
-      now_ns += Association::kTickNs;
-      association.Tick(now_ns);
-      target.Serve();
-    }
-  }
-  // One Tick that comes so late, before the socket is read.
-  void StandStill(uint64_t ns) {
-    now_ns += ns;
-    association.Tick(now_ns);
-  }
-  std::string lost() const { return news.lost ? news.lost->message : "not lost"; }
-  bool LostFor(std::string_view part) const {
-    return news.lost && news.gone && target.aborted && lost().starts_with("subsystems/a at 10.0.0.1:4420") &&
-           lost().find(part) != std::string::npos;
-  }
-
-  FakeTarget target;
-  News news;
-  Association association;
-  uint64_t now_ns = kSecondNs;
-};
 
 bool IsKeepAlive(const SubmissionEntry& entry) {
   return entry.opcode == kKeepAlive;
@@ -565,90 +487,6 @@ TEST(Association, ABrokenQueueIsLostOnce) {
 }
 
 // Whatever a target answers, the association lives on or ends with a reason.
-// ---- Authentication
-
-// A target that asks for it, and a host that has the secrets for both directions.
-struct ChapScene {
-  ChapScene() : scene(ConfigOf(*this)) {
-    controller.host_nqn = fabrics::HostIdentityOfUuid(fabrics::kTestUuid).nqn;
-    controller.subsystem_nqn = fabrics::kTestSubsystem;
-    controller.host_secret = controller.own_secret.emplace(auth::RawSecret(32));
-    scene.target.chap = &controller;
-    scene.target.connect_result |= 1U << 17;
-  }
-  static AssociationConfig ConfigOf(ChapScene& self) {
-    const auto secret = [] {
-      return std::move(auth::ChapSecret::Parse(auth::kTestSecrets[0].text, "it")).value();
-    };
-    AssociationConfig config = Config();
-    config.chap.secrets = std::make_shared<const auth::ChapSecrets>(
-        auth::ChapSecrets{.host = secret(), .controller = secret()});
-    config.chap.random = [](std::span<uint8_t> bytes) { std::ranges::fill(bytes, uint8_t{0x33}); };
-    config.chap.compute = [&self](const auto& authentication) { self.computing = authentication; };
-    return config;
-  }
-  void Compute() {
-    computing->Compute();
-    scene.association.Computed();
-    scene.target.Serve();
-  }
-
-  auth::TestController controller;
-  std::shared_ptr<auth::Authentication> computing;
-  Scene scene;
-};
-
-TEST(Association, SendsNothingElseBeforeBothSidesHaveProvedThemselves) {
-  ChapScene chap;
-  Scene& scene = chap.scene;
-  scene.Begin();
-  scene.Pass(2 * kSecondNs);  // this host takes its time to compute
-  ASSERT_NE(chap.computing, nullptr) << scene.lost();
-  EXPECT_FALSE(scene.news.info || scene.news.lost);
-  EXPECT_EQ(scene.target.Count(kFabrics), scene.target.seen.size());
-  EXPECT_EQ(scene.target.seen.size(), 3U);
-  chap.Compute();
-  scene.Pass(kSecondNs);
-  ASSERT_TRUE(scene.news.info) << scene.lost();
-  EXPECT_TRUE(chap.controller.host_accepted && chap.controller.success2);
-  EXPECT_EQ(scene.news.info->controller_id, 7);
-}
-
-TEST(Association, OfASubsystemThatDoesNotProveItselfDoesNotComeToBe) {
-  ChapScene chap;
-  chap.controller.own_secret.reset();
-  chap.scene.Begin();
-  chap.Compute();
-  EXPECT_TRUE(chap.scene.LostFor("does not prove that it is the subsystem")) << chap.scene.lost();
-  EXPECT_EQ(chap.scene.news.lost->code, ErrorCode::kPermissionDenied);
-  EXPECT_FALSE(chap.scene.news.info);
-}
-
-TEST(Association, OfATargetThatStopsInTheMidstOfAuthenticationEnds) {
-  ChapScene chap;
-  chap.scene.Begin();
-  chap.scene.target.mute = [](const SubmissionEntry&) { return true; };
-  chap.Compute();
-  chap.scene.Pass(11 * kSecondNs);
-  EXPECT_TRUE(chap.scene.LostFor("not gone on with the authentication in 10000 ms")) << chap.scene.lost();
-}
-
-TEST(Association, ThatEndsWhileItsAnswerIsComputedSendsNoneAnyMore) {
-  ChapScene ended;
-  ended.scene.Begin();
-  ended.scene.association.End(true);
-  EXPECT_TRUE(ended.scene.news.gone && !ended.scene.news.lost);
-  ChapScene broken;
-  broken.scene.Begin();
-  broken.scene.association.Break({ErrorCode::kUnavailable, "cut"});
-  EXPECT_TRUE(broken.scene.news.gone && broken.scene.news.lost);
-  for (ChapScene* chap : {&ended, &broken}) {
-    const size_t seen = chap->scene.target.seen.size();
-    chap->Compute();
-    EXPECT_EQ(chap->scene.target.seen.size(), seen);
-  }
-}
-
 TEST(Association, AnyAnswersAreTakenOrEndIt) {
   uint64_t alive = 0;
   for (uint64_t seed = 1; seed <= 1500; ++seed) {
@@ -681,4 +519,4 @@ TEST(Association, AnyAnswersAreTakenOrEndIt) {
 }
 
 }  // namespace
-}  // namespace cleat::nvme::host
+}  // namespace cleat::nvme::host::association_test
