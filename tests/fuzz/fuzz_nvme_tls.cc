@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -90,7 +92,8 @@ class FuzzHost {
 };
 
 // The records of the input, and the data that an honest reader finds in them.
-Bytes MakeRecords(FuzzInput& input, RecordCipher& cipher, Bytes& data) {
+Bytes MakeRecords(FuzzInput& input, RecordCipher first, Bytes& data) {
+  std::optional<RecordCipher> cipher(std::move(first));
   Bytes records;
   while (!input.empty()) {
     auto content = input.Piece();
@@ -102,12 +105,14 @@ Bytes MakeRecords(FuzzInput& input, RecordCipher& cipher, Bytes& data) {
     while (size > 0 && content[size - 1] == 0) --size;
     if (size > 0 && content[size - 1] == static_cast<uint8_t>(ContentType::kData))
       data.insert(data.end(), content.begin(), content.begin() + static_cast<ptrdiff_t>(size - 1));
-    cipher.Seal(record, static_cast<ContentType>(content.empty() ? 0 : content.back()));
+    cipher->Seal(record, static_cast<ContentType>(content.empty() ? 0 : content.back()));
     records.insert(records.end(), record.begin(), record.end());
     // The keys go on with each whole KeyUpdate that is alone in its record, which is all that an input can say of it here.
     const Bytes text(content.begin(), content.begin() + static_cast<ptrdiff_t>(size));
-    if (text == Bytes{24, 0, 0, 1, 0, 22} || text == Bytes{24, 0, 0, 1, 1, 22})
-      CLEAT_CHECK(cipher.Update().ok());
+    if (text == Bytes{24, 0, 0, 1, 0, 22} || text == Bytes{24, 0, 0, 1, 1, 22}) {
+      Result<RecordCipher> next = cipher->Next();
+      cipher.emplace(std::move(next).value());
+    }
   }
   return records;
 }
@@ -124,9 +129,8 @@ void Run(FuzzInput input) {
     CLEAT_CHECK(host.data().empty());
     return host.Finish();
   }
-  RecordCipher cipher = server.Forge();
   Bytes data;
-  host.Receive(MakeRecords(input, cipher, data), step);
+  host.Receive(MakeRecords(input, server.Forge(), data), step);
   CLEAT_CHECK(host.data().size() <= data.size());
   CLEAT_CHECK(std::equal(host.data().begin(), host.data().end(), data.begin()));
   CLEAT_CHECK(host.failed() || host.data().size() == data.size());

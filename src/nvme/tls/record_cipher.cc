@@ -59,9 +59,9 @@ Status RecordCipher::SetKeys() {
   return Ok{};
 }
 
-Status RecordCipher::Update() {
-  CLEAT_ASSIGN(secret_, ExpandLabel(hash_, secret_, "traffic upd", "", secret_.size()));
-  return SetKeys();
+Result<RecordCipher> RecordCipher::Next() const {
+  CLEAT_ASSIGN(keys::Secret secret, ExpandLabel(hash_, secret_, "traffic upd", "", secret_.size()));
+  return Make(hash_, std::move(secret), use_);
 }
 
 // The nonce of the next record, and its header, which is authenticated with it. A block more than the content has makes the tag.

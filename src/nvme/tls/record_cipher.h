@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A direction of an established TLS 1.3 connection: makes records of what is sent, or data of records that have come, in place, with keys
-// that go on to the next ones at a KeyUpdate.
+// A direction of an established TLS 1.3 connection: makes records of what is sent, or data of records that have come, in place. At a KeyUpdate
+// the cipher with the next keys takes its place.
 //
 // Memory: OpenSSL's context of one cipher. Nothing is allocated for a record. Source: RFC 8446, 5.2, 5.3 and 7.2. One thread at a time.
 #pragma once
@@ -49,8 +49,8 @@ class RecordCipher {
   // A whole record, as it has come, of at least header and tag. What is between them is decrypted: data, type, padding. False: that is not
   // what the peer has sent, and means nothing.
   bool Open(std::span<uint8_t> record);
-  // On to the next keys. kResourceExhausted: no memory for them; the cipher is of no use then.
-  Status Update();
+  // A cipher with the keys that follow these (KeyUpdate). This one stays as it is. kResourceExhausted: no memory for keys.
+  Result<RecordCipher> Next() const;
   // Blocks of AES, of kBlockBytes, that the present key has been used for.
   uint64_t blocks() const { return blocks_; }
 

@@ -87,11 +87,15 @@ void Session::Push(ContentType type, std::span<const uint8_t> content) {
   output_.Add(record_bytes);
 }
 
-// A KeyUpdate of ours answers one, or is for the key's age. What was encrypted before goes with the old key.
-void Session::UpdateSealingKey() {
+// A KeyUpdate of ours answers one, or is for the key's age. What was encrypted before goes with the old key, and so does the message. The next
+// keys are made first: without memory for them the target is not told to expect them.
+Status Session::UpdateSealingKey() {
+  Result<RecordCipher> next = seal_->Next();
+  if (!next.ok()) return Fail(next.error());
   answer_key_update_ = false;
   Push(ContentType::kHandshake, std::array<uint8_t, 5>{kKeyUpdate, 0, 0, 1, 0});
-  if (const Status updated = seal_->Update(); !updated.ok()) (void)Fail(updated.error());
+  seal_.emplace(std::move(next).value());
+  return Ok{};
 }
 
 Result<size_t> Session::Write(std::span<const iovec> pieces, size_t skip_bytes) {
@@ -105,10 +109,10 @@ Result<size_t> Session::Write(std::span<const iovec> pieces, size_t skip_bytes) 
     if (output_.space().size() < kRecordDataBytesMax + kRecordOverheadBytes + kControlBytes) return taken;
     const bool is_due = answer_key_update_ || seal_->blocks() >= limits_.sealed_blocks;
     if (is_due && piece < pieces.size()) {
-      UpdateSealingKey();
+      const Status updated = UpdateSealingKey();
       // What was taken before counts as sent; the next call has the error.
-      if (failed_ && taken == 0) return *failed_;
-      if (failed_) return taken;
+      if (!updated.ok() && taken > 0) return taken;
+      CLEAT_TRY(updated);
     }
     uint8_t* const data = output_.space().data() + kRecordHeaderBytes;
     size_t data_bytes = 0;
@@ -269,7 +273,9 @@ Status Session::TakeKeyUpdate(uint8_t asks) {
                                         std::to_string(kRecordsPerKeyUpdate) + " records of data");
   }
   --key_updates_left_;
-  if (const Status updated = open_->Update(); !updated.ok()) return Fail(updated.error());
+  Result<RecordCipher> next = open_->Next();
+  if (!next.ok()) return Fail(next.error());
+  open_.emplace(std::move(next).value());
   if (asks == 1) answer_key_update_ = true;
   return Ok{};
 }

@@ -13,8 +13,8 @@
 //   kRecordsPerReadMax   records that one Read opens, so that small ones keep no reactor from its other work
 //
 // Memory: kInputBytes + kOutputBytes and two contexts of ciphers, whatever the target sends; OpenSSL's while the handshake lasts. Once it
-// is over nothing is allocated but for a KeyUpdate, which makes new keys, and the text of an error. Where OpenSSL has no memory for keys,
-// the session ends (kResourceExhausted). What Write is given is copied before it is encrypted and not used after it, so that it may be a
+// is over nothing is allocated but for a KeyUpdate, which makes the next cipher before the present one goes, and the text of an error. Where
+// OpenSSL has no memory for keys, the session ends (kResourceExhausted), and has sent no KeyUpdate that its keys do not follow. What Write is given is copied before it is encrypted and not used after it, so that it may be a
 // guest's memory, which may be changed or taken away at any time (block/memory_guard.h).
 //
 // Keys grow old: AES-GCM hides less the more one key has encrypted (RFC 8446, 5.5). Before the next data this end sends a KeyUpdate, which
@@ -112,7 +112,7 @@ class Session {
   Status TakeMessageByte(uint8_t byte, bool is_last);
   Status TakeAlert(std::span<const uint8_t> bytes);
   Status TakeKeyUpdate(uint8_t asks);
-  void UpdateSealingKey();
+  Status UpdateSealingKey();
   void Push(ContentType type, std::span<const uint8_t> content);
   // Ends the session; `alert` is for the target.
   Error Fail(uint8_t alert, std::string_view why);

@@ -221,6 +221,7 @@ TEST(TlsSessionLimits, EndsWithoutMemoryForTheKeysOfAKeyUpdateOfEitherSide) {
       ++failed;
       EXPECT_EQ(done.error().code, ErrorCode::kResourceExhausted) << done.error().message;
       EXPECT_FALSE(pair.session->Write(pieces).ok()) << "for good";
+      EXPECT_TRUE(pair.session->output().empty()) << "no KeyUpdate without the keys that follow it";
     }
     EXPECT_GT(failed, 10U);
   }
