@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -61,6 +62,7 @@ using test::NvmfTarget;
 using test::TlsFront;
 
 constexpr const char* kHostNqn = "nqn.2014-08.org.example:host";
+constexpr uint64_t kLengthOfFirstRecord = 3;  // behind its type and version
 
 class NvmfTlsQueue : public test::NvmfQueueRig {
  protected:
@@ -89,6 +91,13 @@ class NvmfTlsQueue : public test::NvmfQueueRig {
   }
   void UntilEnded() {
     Until([&] { return owner_.ended.has_value(); });
+  }
+  // Time passes while something polls, and stands still while all is waited for, however long that takes.
+  void UntilInVirtualTime(const std::function<bool()>& done) {
+    Until([&] {
+      if (!reactor_->CanSleep()) virtual_clock_.AdvanceBy(kNsPerUs);
+      return done();
+    });
   }
   // The kernel's buffer of this process' connection to the port.
   static void ShrinkSendBuffer(uint16_t port) {
@@ -338,10 +347,29 @@ TEST_F(NvmfTlsQueue, WhatWentBeforeTheConnectionBrokeInTheMidstOfASendHasReached
   EXPECT_EQ(owner_.unanswered[1], Reached::kPerhapsAll);
 }
 
+// A byte of its length is changed, so that the record waits for more than the target has to send before it hears of this host again.
+TEST_F(NvmfTlsQueue, ARecordThatPromisesMoreThanComesIsWaitedForUntilTheDeadline) {
+  TlsFront front(NamesOf(test::kTlsKeys[0]), target_.port());
+  front.faults.change_at = kLengthOfFirstRecord;
+  reactor_ = Reactor::Make(virtual_clock_, {}).value();
+  GiveKey(test::kTlsKeys[0]);
+  Make(front.port());
+  UntilInVirtualTime([&] { return front.counts.sends > 0; });
+  reactor_->RunOnce();  // looks at the socket
+  UntilInVirtualTime([&] { return owner_.ended || reactor_->CanSleep(); });
+  EXPECT_FALSE(owner_.ended || owner_.connected);
+  virtual_clock_.AdvanceBy(10 * kNsPerSecond);
+  Until([&] { return owner_.ended || owner_.connected; });
+  ASSERT_TRUE(owner_.ended);
+  EXPECT_EQ(owner_.ended->code, ErrorCode::kDeadlineExceeded);
+  EXPECT_TRUE(Says("no answer in the TLS handshake")) << owner_.ended->message;
+}
+
 // Wherever the connection ends or a byte is changed: in the handshake, in ICResp, in data.
 TEST_F(NvmfTlsQueue, ABrokenConnectionEndsTheQueueAndCommandsComeBack) {
   for (const bool cuts : {true, false}) {
     for (const uint64_t at : {0U, 3U, 100U, 150U, 700U, 5000U}) {
+      if (!cuts && at == kLengthOfFirstRecord) continue;  // ends at the deadline, as above
       TlsFront front(NamesOf(test::kTlsKeys[0]), target_.port());
       (cuts ? front.faults.cut_at : front.faults.change_at) = at;
       GiveKey(test::kTlsKeys[0]);

@@ -128,7 +128,9 @@ struct TlsFront::Session {
     const uint64_t cut_at = front.faults.cut_at;
     if (cut_at < end) bytes.resize(cut_at - std::min(cut_at, sent));
     sent = end;
-    return SendAll(host, bytes, front.faults.bytewise ? 1 : SIZE_MAX) && cut_at >= end;
+    const bool sent_all = SendAll(host, bytes, front.faults.bytewise ? 1 : SIZE_MAX);
+    ++front.counts.sends;
+    return sent_all && cut_at >= end;
   }
 
   TlsFront& front;

@@ -41,6 +41,7 @@ class TlsFront {
     std::atomic<uint32_t> established{0};
     std::atomic<uint32_t> refused{0};   // whose handshake failed
     std::atomic<uint32_t> alerts{0};    // of Faults::alert
+    std::atomic<uint32_t> sends{0};     // of what is due to a host by then; its kernel has them
     std::atomic<uint32_t> goodbyes{0};  // whose host has said the orderly end, or broken a rule of TLS
   };
 
