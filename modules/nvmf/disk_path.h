@@ -31,7 +31,7 @@ class DiskPathOwner {
  public:
   // Whether a life may be used from its beginning on, or only once Admit is called.
   virtual bool AdmitsAtOnce() const = 0;
-  // Whether the disk can be on what the controller at the end of this path has. What is refused is tried again later.
+  // Whether the disk can be in the namespace that the controller at the end of this path has. A path that is refused tries again later.
   virtual Status MayBegin(const DiskPath& path, const nvme::host::AssociationInfo& info) const = 0;
   // A life has begun that may not be used yet.
   virtual void LifeBegan(DiskPath& path) = 0;
@@ -41,8 +41,8 @@ class DiskPathOwner {
   virtual void LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) = 0;
   // Each channel has to end its I/O queue; the path goes on once the ledger has all reports (GoOnWhenReported).
   virtual void LifeEnded(DiskPath& path, nvme::host::LifeId life, const Error& reason) = 0;
-  // A try to connect has come to nothing. `is_refusal`: as things are none will do better; once until a life begins, and not before
-  // SetOpened.
+  // A try to connect has come to nothing. `is_refusal`: as things are no other will do better. That is told once until a life
+  // begins, and not before SetOpened.
   virtual void TryFailed(DiskPath& path, const Error& reason, bool is_refusal) = 0;
   virtual void PathOver() = 0;
   // Whether requests have a path to go by, for what people hear.
@@ -71,17 +71,17 @@ class DiskPath final : private NvmfPathOwner {
   uint32_t index() const { return index_; }
   const std::string& where() const { return where_; }  // "subsystems/a at 10.0.0.1:4420"
   nvme::host::LifeId life() const { return life_; }    // 0: none is live
-  // Of a path that is live.
+  // Only while a life is live.
   const nvme::host::AssociationInfo& info() const { return *info_; }
   nvme::host::PathState state() const { return state_; }
   bool is_admitted() const { return life_ != 0 && admitted_; }
   bool is_usable() const { return state_ != nvme::host::PathState::kUnusable; }
   // Why it is not usable, as far as is known.
   const std::optional<Error>& why_down() const { return why_down_; }
-  // Why it never will be as things are: somebody has to see to it. Until a life begins.
+  // The path will not be usable as things are, and somebody has to see to it. Until a life begins.
   bool is_refused() const { return is_refused_; }
 
-  // Of the present life; 0: all are taken.
+  // A number for an I/O queue of the present life; 0: all are taken.
   uint16_t TakeQueue();
   void GiveQueue(uint16_t queue) { free_queues_.push_back(queue); }
   IoQueuePlan PlanFor(uint16_t queue) const;
@@ -91,7 +91,7 @@ class DiskPath final : private NvmfPathOwner {
   void Admit();
   // The present life can't be used, and ends.
   void Refuse(const Error& why);
-  // Of this life, or nothing.
+  // Both do nothing where `life` is not the present one.
   void Break(nvme::host::LifeId life, const Error& reason);
   void Recheck(nvme::host::LifeId life);
   // The ledger has taken reports.

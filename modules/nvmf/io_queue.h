@@ -39,7 +39,7 @@ struct IoQueueTarget {
   LoginLine* arithmetic = nullptr;                      // nullptr only without these
 };
 
-// Of one queue.
+// What one queue is known by, and takes from its life.
 struct IoQueueId {
   uint32_t path = 0;  // in IoQueueTarget
   nvme::host::LifeId life = 0;
@@ -57,7 +57,7 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
   static constexpr uint64_t kConnectTimeoutNs = 10 * kNsPerSecond;
   static constexpr uint64_t kLoginTimeoutNs = 10 * kNsPerSecond;
   // How often a queue is connected within a life, and after what pause at least, before the life counts as broken: a target may still hold the
-  // identifier of a queue whose connection was reset. A target that lets this host not in is left at once.
+  // identifier of a queue whose connection was reset. A target that does not let this host in is left at once.
   static constexpr uint32_t kConnectTriesMax = 5;
   static constexpr uint64_t kConnectPauseNs = 100 * kNsPerMs;
 
@@ -70,7 +70,7 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
 
   void Start() { tcp_.Start(); }
   void End(const Error& reason) { tcp_.Abort(reason); }
-  // From time to time until it is ready.
+  // To be called from time to time until the queue is ready: ends it when the target is too late.
   void CheckOverdue();
   // Other commands than the login's may be submitted to tcp().
   bool ready() const { return login_.ready(); }
@@ -92,7 +92,7 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
   static constexpr bool IsOfLogin(uint64_t cookie) { return nvme::host::QueueLogin::IsOf(cookie); }
   // A completion of the login's; true: the queue is ready now. It may have ended within.
   bool TakeLogin(uint64_t cookie, const nvme::fabrics::CompletionEntry& entry, uint64_t data_bytes);
-  // Of Ended, first.
+  // To be called first by Ended.
   void EndLogin(const Error& reason);
 
  private:

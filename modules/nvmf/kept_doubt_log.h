@@ -2,8 +2,8 @@
 // The log of writes in doubt (nvme/host/doubt/doubt_log.h) of one disk, in a memfd that others hold as well, so that it outlives the
 // engine.
 //
-// An engine that takes a disk over opens it while the one before still serves it, and both map the same memory: it is another's until Take,
-// and from Yield on. Only in between does anything of it change.
+// An engine that takes a disk over opens it while the one before still serves it, and both map the same memory: the log is another
+// engine's until Take and from Yield on. Only in between does this engine change anything in it.
 //
 // Ownership: the disk's core and its channels share it. Take, Yield and Store on the control reactor; each channel writes its row on its
 // own.

@@ -18,7 +18,7 @@
 
 namespace cleat::modules {
 
-// As whose login the line has it.
+// The names under which the line has a login.
 struct LoginNames {
   std::string subsystem;  // its NQN
   std::string path;       // "subsystems/a at 10.0.0.1:4420"
@@ -26,25 +26,25 @@ struct LoginNames {
 
 class LoginArithmetic {
  public:
-  // `line` is nullptr only where no secrets are configured. `done` is called on `reactor` when what a login needs was computed. `place`: of an
-  // earlier try of the same queue, which has not come to its turn.
+  // `line` is nullptr only where no secrets are configured. `done` is called on `reactor` when what a login needs was computed. `place`:
+  // the one of an earlier try of the same queue whose turn had not come.
   LoginArithmetic(LoginLine* line, LoginNames names, Reactor& reactor, std::function<void()> done,
                   LoginPlace place = 0);
   ~LoginArithmetic();
   LoginArithmetic(const LoginArithmetic&) = delete;
   LoginArithmetic& operator=(const LoginArithmetic&) = delete;
 
-  // What a login with these secrets needs, done here. nullptr: none are configured.
+  // What a login with these secrets needs to have its arithmetic done here. nullptr: none are configured.
   nvme::host::HostChap ChapWith(std::shared_ptr<const nvme::auth::ChapSecrets> secrets);
 
-  // How the login has ended, of which there may be a next one here: the queue is in use, its connection was lost, or nobody wants it. What has
-  // begun runs to its end, and what has not is left out.
+  // How the login has ended: the queue is in use, its connection was lost, or nobody wants it. Another login may follow here. Arithmetic
+  // that has begun runs to its end, and what has not begun is left out.
   void Succeed();
   void Lose(const Error& reason);
   void Cancel();
 
-  // Lost or cancelled while it was in the line, or too late as it was still being computed: this host is at fault and not the target. place() is
-  // kept for the next try of one that had no turn.
+  // The login was lost or cancelled while it was in the line, or came too late as it was still being computed: this host is at fault and
+  // not the target. Where its turn had not come, place() is for the next try.
   bool ended_in_line() const { return ended_in_line_; }
   LoginPlace place() const { return place_; }
   // The least pause before the path's next try, after Lose.

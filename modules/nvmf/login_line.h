@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which queue's login has its arithmetic computed next (login_arithmetic.h). After a switch's restart hundreds of queues log in at once, each
-// for up to a tenth of a second of a processor, and how much it is a target chooses. So there are few threads, a subsystem has one login
+// for up to a tenth of a second of a processor, as its target chooses. So there are few threads, a subsystem has one login
 // computed at a time, and subsystems take turns: one that keeps this host busy, however many queues it has, delays a login of another one
 // by one job. Within a subsystem the login goes first that has come first.
 //
@@ -24,7 +24,7 @@
 
 namespace cleat::modules {
 
-// Of the process: the earlier place has the lower number. 0: none yet.
+// A place in the line, numbered through the process: the earlier one has the lower number. 0: none yet.
 using LoginPlace = uint64_t;
 
 class LoginLine {
@@ -32,13 +32,13 @@ class LoginLine {
   // Hands work to a thread, which does it after what was handed in before.
   using Post = std::function<void(std::function<void()>)>;
 
-  // Of a path whose logins come to nothing, from the first one on; doubled by each.
+  // The pause of a path whose logins come to nothing, from the first one on; each one more doubles it.
   static constexpr uint64_t kPauseMinNs = 100 * kNsPerMs;
   static constexpr uint64_t kPauseMaxNs = 5 * kNsPerSecond;
   // Before a login whose connection was lost in the line connects again: its place does not get lost.
   static constexpr uint64_t kTurnPauseNs = 250 * kNsPerMs;
 
-  // With threads of its own; without any a login is computed as it enters, for virtual time.
+  // A line with up to `threads_max` threads of its own. 0: a login is computed as it enters, for virtual time.
   explicit LoginLine(uint32_t threads_max);
   // What was posted is done, or dropped, before the line goes.
   explicit LoginLine(Post post);

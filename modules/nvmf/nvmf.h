@@ -35,20 +35,20 @@ struct NvmfSubsystem {
   bool data_digest = false;
   uint32_t kato_ms = 5000;  // keep alive timeout: 1000 to 600 000
   nvme::host::ProofPolicy proofs;
-  // What the two prove themselves with on each queue; nullptr: this host has no secret.
+  // The secrets with which host and subsystem prove themselves on each queue; nullptr: this host has none.
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
   std::shared_ptr<const nvme::tls::Psk> psk;  // nullptr: plain TCP
 };
 
-// On the control reactor, between OpenNvmf's return and Close's; the owner of the device may close it from there.
+// Called on the control reactor, between OpenNvmf's return and Close's; the owner of the device may close it from there.
 struct NvmfEvents {
   // The namespace has another size now; once for each change that is seen, the last one for certain.
   std::function<void(uint64_t size_bytes)> resized;
-  // There is a path again, or none any more: why, for people. Once for each change; once more while there is none, when a target answers
-  // again and can't be used as it is.
+  // There is a path again, or there is none any more, and why, for people. Once for each change; `broken` once more while there is none,
+  // when a target answers again and can't be used as it is.
   std::function<void()> connected;
   std::function<void(const Error& why)> broken;
-  // What paths() of the device says is another by now, but for what waits: the state of a path, or what is in doubt.
+  // The device's paths() says something else by now: the state of a path, or what is in doubt. Not called for requests that begin to wait.
   std::function<void()> paths_changed;
 };
 
@@ -66,16 +66,17 @@ struct NvmfOptions {
   // zeroes for a new disk, kDoubtLogLost where the file is gone. Invalid: nothing outlives the engine, as in tests and tools. A read-only
   // disk leaves it alone.
   UniqueFd doubt_log;
-  // Not 0: the disk takes part in a reservation of its namespace, which keeps all other hosts from writing. Of this host in this subsystem, and
-  // of nobody else for ever (nvme/host/reservation/reservation.h). Each life is a host of its own to the target then, and leaves at the detach.
+  // Not 0: the disk takes part in a reservation of its namespace, which keeps all other hosts from writing. The number is this host's in
+  // this subsystem, and nobody else's for ever (nvme/host/reservation/reservation.h). Each life is a host of its own to the target then,
+  // and leaves at the detach.
   uint64_t reservation_family = 0;
   // For how long the reservation is held after a life was shut out, as that proves nothing once nobody is registered: what the life sent may be
   // in the network for two minutes (RFC 9293, maximum segment lifetime), and a target that answers reads what it has.
   uint64_t proof_needs_ns = 120 * kNsPerSecond;
-  // For the arithmetic of authentication, which many disks share (login_line.h). It outlives the disk. nullptr only
+  // The line of authentication's arithmetic, which many disks share (login_line.h). It outlives the disk. nullptr only
   // where the subsystem has no secrets.
   LoginLine* arithmetic = nullptr;
-  // Within which OpenNvmf has to have found the namespace.
+  // The time in which OpenNvmf has to find the namespace.
   uint64_t open_timeout_ns = 15 * kNsPerSecond;
 };
 
@@ -91,7 +92,7 @@ class NvmfDevice : public block::Device {
   using block::Device::Device;
 };
 
-// On the control reactor, of an NvmfDevice.
+// Opens an NvmfDevice, on the control reactor.
 //   kInvalidArgument     options that make no sense
 //   kNotFound            the subsystem has no such namespace for this host
 //   kPermissionDenied    the subsystem does not let this host in or does not take its pre-shared key, or one of the two has not authenticated
@@ -101,7 +102,7 @@ class NvmfDevice : public block::Device {
 //   kUnimplemented       a namespace or a controller that Cleat can't use
 //   kResourceExhausted   a limit of this host, or of the search for the namespace
 //   kUnavailable         nobody answers there, or not NVMe/TCP; the last error says what
-// Without a family nobody else is kept out. With a log of doubt the first write goes after Acquire, which finds what
+// Without a reservation_family nobody else is kept out. With a log of doubt the first write goes after Acquire, which finds what
 // the engine before left in doubt, and the last one has ended before Release or Close; the disk's other engine may open it at any time.
 Task<Result<std::unique_ptr<block::Device>>> OpenNvmf(NvmfOptions options);
 

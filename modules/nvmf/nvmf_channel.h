@@ -102,11 +102,11 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   void AbortQueued(const block::Request* only);
 
   // ---- Mail of the core
-  // Its number in the ledger, and what becomes of requests that wait for doubt. Once, first; writes wait for a table after it.
+  // Says the channel's number in the ledger, and what becomes of requests that wait for doubt. Comes first, once; writes wait for a table.
   void Welcome(uint32_t number, const block::InDoubt& rule);
-  // Its path has no life here.
+  // The path has no other life here.
   void BeginLife(const IoQueuePlan& plan);
-  // Of each life that was live when the channel was welcomed, or since, whether there was a plan for it or not.
+  // Comes for each life that was live when the channel was welcomed, or since, whether there was a plan for it or not.
   void EndLife(nvme::host::LifeId life, const Error& reason);
   void SetState(nvme::host::LifeId life, nvme::host::PathState state);
   void SetFormat(nvme::host::LifeId life, const nvme::host::PathFormat& format);

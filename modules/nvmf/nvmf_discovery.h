@@ -20,7 +20,7 @@ struct NvmfDiscovery {
   uint64_t timeout_ns = 10 * kNsPerSecond;
 };
 
-// On the reactor that runs it. Ends within timeout_ns and nvme::host::Discovery::kShutdownTimeoutNs.
+// Reads the log on the reactor that runs it. Ends within timeout_ns and nvme::host::Discovery::kShutdownTimeoutNs.
 //   kInvalidArgument    options that make no sense
 //   kPermissionDenied   the target does not let this host in, or asks it for authentication
 //   kDeadlineExceeded, kUnavailable   nobody answers there, or not NVMe/TCP

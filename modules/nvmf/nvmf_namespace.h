@@ -18,7 +18,7 @@ namespace cleat::modules {
 // The most that one discard or write zeroes of a guest may cover.
 inline constexpr uint64_t kNvmfDiscardBytesMax = uint64_t{256} << 20;
 
-// Whether the disk can begin on it. `where` is the path: "subsystems/a at 10.0.0.1:4420". kFailedPrecondition.
+// Whether the disk can begin in the namespace. `where` is the path: "subsystems/a at 10.0.0.1:4420". kFailedPrecondition.
 Status CheckFirst(const NvmfOptions& options, const std::string& where,
                   const nvme::host::AssociationInfo& info);
 // What a disk has promised its users, which can't be told anew.
@@ -27,7 +27,7 @@ struct Promised {
   uint32_t block_bytes = 0;
   bool write_cache = false;  // they know of one
   bool writes = false;
-  uint32_t queues = 0;  // for I/O, that are in use
+  uint32_t queues = 0;  // I/O queues in use
 };
 // Whether such a disk can go by this path too. kFailedPrecondition, kResourceExhausted.
 Status CheckAgain(const Promised& promised, const std::string& where,
@@ -36,9 +36,9 @@ Status CheckAgain(const Promised& promised, const std::string& where,
 block::Geometry GeometryOf(const NvmfOptions& options, const nvme::host::AssociationInfo& info);
 nvme::host::PathFormat FormatOf(const nvme::host::AssociationInfo& info);
 uint64_t NamespaceBytes(const nvme::host::AssociationInfo& info);
-// Of the path on which the controller says this.
+// The state of the path on which the controller says this.
 nvme::host::PathState StateOf(const nvme::host::AssociationInfo& info);
-// Of a path that is kUnusable.
+// Why such a path is kUnusable.
 Error WhyUnusable(const std::string& where, const nvme::host::AssociationInfo& info);
 
 }  // namespace cleat::modules

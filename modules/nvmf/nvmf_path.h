@@ -3,8 +3,8 @@
 // that grow. The I/O queues are others' (nvmf_channel.h): the owner is told when they may connect and when they have to end, and tells when
 // they have ended, before which there is no next try.
 //
-// Each try has a life of its own (64 random bits). Only a life that was live is told of; of tries that fail before that, the reason is
-// told.
+// Each try has a life of its own (64 random bits). The owner hears of a life only once it is live, and of a try that fails before that the
+// reason alone.
 //
 // Ownership: the disk's core owns it, on the control reactor; destroyed at any time, but not from within its own callbacks. The owner is
 // called from within callbacks of the admin queue, from timers and from Start, by no other method here, and may call each of them.
@@ -30,7 +30,7 @@ namespace cleat::modules {
 
 struct NvmfPathConfig {
   nvme::host::AssociationConfig
-      association;  // its `life` and `chap` are made here, and of a family the host's identifier
+      association;  // its `life` and `chap` are made here, and with a family the host's identifier
   nvme::fabrics::TransportAddress address;
   nvme::tcp::Digests digests;
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
@@ -62,8 +62,8 @@ class NvmfPathOwner {
 class NvmfPath final : private nvme::host::AssociationOwner {
  public:
   // The first try after a loss comes at once; after it the pauses double from the least to the greatest. Each is drawn from its upper half,
-  // so that a target's hosts do not all come at once. Logins that come to nothing make them longer (login_line.h); a try that ended as this
-  // host had too much to compute does not.
+  // so that a target's hosts do not all come at once. Logins that come to nothing make them longer (login_line.h); a try that ended because
+  // this host had too much to compute does not.
   static constexpr uint64_t kPauseMinNs = 100 * kNsPerMs;
   static constexpr uint64_t kPauseMaxNs = 5 * kNsPerSecond;
   // A life that has lasted so long was no failed try: the pauses begin anew.

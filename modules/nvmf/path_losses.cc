@@ -19,7 +19,7 @@ void PathLosses::Note(const std::string& where, LifeId life, const Error& reason
   losses_.push_back({.life = life, .what = is_named ? reason.message : where + ": " + reason.message});
 }
 
-// Of those that broke just now some may not be in the ledger yet, as not all reactors have reported: the oldest goes.
+// The oldest that has left nothing goes. One that broke just now may only seem so, as not all reactors have reported yet.
 void PathLosses::MakeRoom() {
   const auto harmless = std::find_if(losses_.begin(), losses_.end(),
                                      [this](const Loss& loss) { return !ledger_.HasGhost(loss.life); });

@@ -27,7 +27,7 @@
 
 namespace cleat::modules {
 
-// Hears of a socket from its reactor's turn.
+// Hears of a socket, in a turn of the socket's reactor.
 class SocketEvents {
  public:
   // There may be something to read, room to write again, or an end: once after each change (edge-triggered). May close the socket and

@@ -40,7 +40,7 @@ struct TcpQueueOptions {
   nvme::fabrics::TransportAddress address;
   nvme::tcp::HostConnectionOptions connection;
   TlsNames tls;
-  // Until the target has answered ICReq, the TCP connection and TLS included.
+  // The time until the target has answered ICReq, the TCP connection and TLS included.
   uint64_t connect_timeout_ns = 10 * kNsPerSecond;
 };
 

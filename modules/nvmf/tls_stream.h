@@ -48,7 +48,7 @@ class TlsStream {
                                                  const TlsNames& names);
 
   // Goes on with the handshake, after each event. True: it is over.
-  //   kPermissionDenied   the target does not take the key by either of its two identities. Only of an admin queue
+  //   kPermissionDenied   the target does not take the key by either of its two identities. Said of an admin queue alone
   //   kResourceExhausted  no memory for keys
   //   kUnavailable        the target does not take the key by this one, and the next try may be with the other; or whatever else is wrong
   Result<bool> Handshake();

@@ -109,7 +109,7 @@ class Authentication {
   uint16_t transaction_ = 0;
   std::optional<Error> failure_;
 
-  // From the challenge on.
+  // Set from the challenge on.
   Challenge challenge_;  // its spans lie in message_, until Continue
   uint32_t host_sequence_ = 0;
   std::array<uint8_t, kHashBytesMax> host_challenge_{};

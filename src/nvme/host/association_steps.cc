@@ -20,7 +20,7 @@ using fabrics::Property;
 constexpr uint64_t kMillisecondNs = 1'000'000;
 constexpr uint64_t kSecondNs = 1'000 * kMillisecondNs;
 constexpr uint64_t kPollNs = 100 * kMillisecondNs;  // of CSTS
-// To find one by its identifier takes a command or two for each.
+// Each namespace that is asked for its identifier takes a command or two.
 constexpr uint32_t kLookedAtMax = 4096;
 // A log that is damaged once may be whole the next time.
 constexpr uint32_t kAnaTriesMax = 3;

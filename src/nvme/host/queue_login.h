@@ -55,8 +55,8 @@ struct QueueLoginConfig {
 
 class QueueLogin {
  public:
-  // So long the arithmetic may take, with its wait for a thread where many queues log in at once. Without a keep alive timeout a target waits
-  // two minutes.
+  // The arithmetic may take so long, with its wait for a thread where many queues log in at once. Without a keep alive timeout a target
+  // waits two minutes.
   static constexpr uint64_t kComputeTimeoutMaxNs = 60'000'000'000;
 
   explicit QueueLogin(QueueLoginConfig config);

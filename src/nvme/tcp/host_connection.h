@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host's end of one NVMe/TCP connection, which is one queue: commands become PDUs that go out, PDUs that come in become completions.
-// The connection has no socket: the owner of one asks for memory to send from (FillSend) and to receive to (ReceiveSpace), and says how many bytes went and
-// came (Sent, Received).
+// The connection has no socket: the owner of one asks for memory to send from (FillSend) and to receive to (ReceiveSpace), and says how
+// many bytes went and came (Sent, Received).
 //
 // Memory. A command's memory is sent from and received to in place. It is in use until the owner's Completed or Unanswered, which never come
 // while the connection still means to send from it: a command that is answered in the middle of its data is held back until the PDU has
@@ -11,8 +11,9 @@
 // A guest may change its memory while it is sent. Then the data digest, which is made of what was read before, does not fit the data, and
 // the controller refuses that command: the guest's own. Likewise for what was received and is changed before its digest is checked.
 //
-// A controller is not trusted: whatever it sends that it may not ends the connection (host_connection.cc and pdu_check.h have the rules), with a reason that names the rule, and with an H2CTermReq where no PDU of ours is half sent. A data digest that is wrong
-// fails its command alone, with Transient Transport Error (0/22h), when that is answered; a header digest that is wrong ends the connection.
+// A controller is not trusted: whatever it sends that it may not ends the connection (host_connection.cc and pdu_check.h have the rules),
+// with a reason that names the rule, and with an H2CTermReq where no PDU of ours is half sent. A data digest that is wrong fails its
+// command alone, with Transient Transport Error (0/22h), when that is answered; a header digest that is wrong ends the connection.
 //
 // Source: NVM Express TCP Transport Specification 1.0. One thread, that of its owner and its socket. No memory is allocated after the
 // constructor but for the text of the error that ends it. Limits: kDepthMax commands, kCommandDataMaxBytes each.
@@ -104,7 +105,7 @@ class HostConnection final : public fabrics::QueuePair, private PduSink {
   CommandTable table_;
   SendQueue sends_;
   Receiver receiver_;
-  // Whose data comes, while it does.
+  // The command whose data is coming, while it does.
   CommandSlot* receiving_ = nullptr;
   uint32_t receiving_bytes_ = 0;
   bool receiving_succeeds_ = false;  // the present C2HData has SUCCESS

@@ -14,8 +14,9 @@
 //
 // Memory: kInputBytes + kOutputBytes and two contexts of ciphers, whatever the target sends; OpenSSL's while the handshake lasts. Once it
 // is over nothing is allocated but for a KeyUpdate, which makes the next cipher before the present one goes, and the text of an error. Where
-// OpenSSL has no memory for keys, the session ends (kResourceExhausted), and has sent no KeyUpdate that its keys do not follow. What Write is given is copied before it is encrypted and not used after it, so that it may be a
-// guest's memory, which may be changed or taken away at any time (block/memory_guard.h).
+// OpenSSL has no memory for keys, the session ends (kResourceExhausted), and has sent no KeyUpdate that its keys do not follow. What
+// Write is given is copied before it is encrypted and not used after it, so that it may be a guest's memory, which may be changed or taken
+// away at any time (block/memory_guard.h).
 //
 // Keys grow old: AES-GCM hides less the more one key has encrypted (RFC 8446, 5.5). Before the next data this end sends a KeyUpdate, which
 // asks for none in return, and goes on to its next key once the present one has encrypted SessionLimits::sealed_blocks. The target's key is
@@ -62,7 +63,7 @@ class Session {
   static constexpr uint32_t kIdleRecordsMax = 32;
   static constexpr uint32_t kKeyUpdatesMax = 32;
   static constexpr uint32_t kRecordsPerKeyUpdate = 64;
-  // So many have data among them, or end the session.
+  // Among so many records some have data, or the session ends.
   static constexpr uint32_t kRecordsPerReadMax = 64;
   static_assert(kRecordsPerReadMax > kIdleRecordsMax);
 

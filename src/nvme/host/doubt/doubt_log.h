@@ -128,7 +128,7 @@ class DoubtLog {
   DoubtLog(std::span<uint8_t> memory, const Shape& shape);
   BlockRange& AttemptAt(uint32_t reactor, uint32_t slot) const;
   void ClearRow(uint32_t reactor);
-  // Of the list that is valid where Header::ghosts is `word`.
+  // The list that is valid where Header::ghosts is `word`.
   BlockRange* GhostsOf(uint64_t word) const { return GhostsAt((word >> kListShift) & 1); }
   BlockRange* GhostsAt(uint64_t list) const;
 

@@ -109,7 +109,7 @@ std::span<const Segment> CommandMaker::CutWide(const Request& request, uint64_t 
   return {wide_.data(), count};
 }
 
-// By a command of that name, or as a write where the target has none.
+// Zeroes go by the command of that name, or as a write where the target has none.
 bool CommandMaker::MakeZeroes(const Request& request, uint64_t begun_bytes, const PathFormat& format,
                               Made& made) {
   const uint64_t first_byte = request.offset_bytes + begun_bytes;

@@ -526,7 +526,7 @@ bool RequestQueue::FreeKeptSlots() {
   return free_slot_count_ > free_before;
 }
 
-// Of the requests that write: those with a command under way, and those of lives that are not reported yet.
+// The attempts of requests that write: those with a command under way, and those of lives that are not reported yet.
 std::vector<Attempt> RequestQueue::AttemptsUnderWay() {
   std::vector<Attempt> attempts;
   const auto add = [&attempts](const Request& request) {

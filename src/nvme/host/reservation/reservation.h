@@ -65,7 +65,7 @@ struct ShutOutResult {
 // The listener. Called from within the reservation's methods; may begin the next task from there, and may not destroy it.
 class ReservationOwner {
  public:
-  // To an I/O queue of the life. Completed or Unanswered has to follow, with the command's cookie; not from within this.
+  // The command goes to an I/O queue of the life. Completed or Unanswered has to follow, with the command's cookie; not from within this.
   virtual void SendReservation(LifeId life, const fabrics::QueuedCommand& command) = 0;
   // Each task ends with one of these, once. An error of Joined: the life may not write, and ends; kFailedPrecondition: another host has the
   // namespace.
