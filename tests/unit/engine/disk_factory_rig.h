@@ -83,11 +83,15 @@ class DiskFactoryRig : public testing::Test {
  protected:
   using Opened = Result<OpenDisk>;
 
-  // The disk is acquired, and closed again.
-  Opened Open(const DiskSpec& disk, block::AccessMode mode = block::AccessMode::kReadWrite) {
+  // The disk is closed again.
+  Opened Open(const DiskSpec& disk, block::AccessMode mode = block::AccessMode::kReadWrite,
+              bool acquires = false) {
     std::optional<Opened> opened;
     Spawn(OpenInto(disk, mode, &opened));
     Await(opened);
+    bool acquired = !acquires || !opened->ok();
+    if (!acquired) Spawn(AcquireInto(*opened->value().pipeline, &acquired));
+    while (!acquired) reactor_->RunOnce();
     if (opened->ok()) Close(*opened->value().pipeline);
     return std::move(*opened);
   }
@@ -128,12 +132,12 @@ class DiskFactoryRig : public testing::Test {
   Task<void> OpenInto(const DiskSpec& disk, block::AccessMode mode, std::optional<Opened>* opened) {
     DiskEvents events;
     auto open = disks_.Open(disk, mode, nullptr, std::move(events));
-    Opened result = co_await std::move(open);
-    if (result.ok()) {
-      auto acquire = result.value().pipeline->Acquire();
-      EXPECT_TRUE(co_await std::move(acquire));
-    }
-    *opened = std::move(result);
+    *opened = co_await std::move(open);
+  }
+  Task<void> AcquireInto(block::Pipeline& pipeline, bool* acquired) {
+    auto acquire = pipeline.Acquire();
+    EXPECT_TRUE(co_await std::move(acquire));
+    *acquired = true;
   }
   Task<void> CloseInto(block::Pipeline& pipeline, bool* closed) {
     auto close = pipeline.Close();

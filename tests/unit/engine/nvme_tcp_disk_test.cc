@@ -72,19 +72,19 @@ class NvmeTcpDisk : public DiskFactoryRig {
 };
 
 TEST_F(NvmeTcpDisk, TakesPartInReservationsAsTheHostThatItIsTold) {
-  const auto opened = Open(Disk(kFamily));
+  const auto opened = Open(Disk(kFamily), block::AccessMode::kReadWrite, /*acquires=*/true);
   ASSERT_TRUE(opened.ok()) << opened.error().message;
   EXPECT_EQ(CameIn(), std::pair(size_t{1}, size_t{1}));
 }
 
 TEST_F(NvmeTcpDisk, TakesPartInNoneWithoutAWord) {
-  const auto opened = Open(Disk(0));
+  const auto opened = Open(Disk(0), block::AccessMode::kReadWrite, /*acquires=*/true);
   ASSERT_TRUE(opened.ok()) << opened.error().message;
   EXPECT_EQ(CameIn(), std::pair(size_t{0}, size_t{0}));
 }
 
 TEST_F(NvmeTcpDisk, ThatOnlyReadsTakesPartInNone) {
-  const auto opened = Open(Disk(kFamily), block::AccessMode::kReadOnly);
+  const auto opened = Open(Disk(kFamily), block::AccessMode::kReadOnly, /*acquires=*/true);
   ASSERT_TRUE(opened.ok()) << opened.error().message;
   EXPECT_EQ(CameIn(), std::pair(size_t{0}, size_t{0}));
 }

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "perf/wire/virtqueue.h"
+
 namespace cleat::perf {
 namespace {
 
