@@ -119,12 +119,13 @@ ROOMS = {
         "ring": ["vhost_user", "wire"],
         "driver": ["ring", "vhost_user", "wire"],
         "nvme_tcp": ["ring", "vhost_user", "wire"],
+        "nvme_hostile": ["nvme_tcp", "vhost_user", "wire", "workload"],
         "hostile": ["driver", "ring", "vhost_user", "wire"],
         "crash": ["driver", "workload", "wire"],
         "load": ["driver", "nvme_tcp", "ring", "vhost_user", "wire", "workload"],
         "bare_loops": ["load", "vhost_user", "wire"],
         "report": ["load", "workload"],
-        "tool": ["report", "bare_loops", "load", "wire"],
+        "tool": ["report", "bare_loops", "load", "nvme_hostile", "nvme_tcp", "vhost_user", "wire"],
     },
 }
 # Folder -> the only files outside of it that may include it.

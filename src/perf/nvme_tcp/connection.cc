@@ -71,36 +71,6 @@ Result<UniqueFd> Connect(const addrinfo& to, const Deadline& deadline) {
   return fd;
 }
 
-Status SendWhole(int socket, std::span<const uint8_t> data, const Deadline& deadline) {
-  while (!data.empty()) {
-    const ssize_t sent = send(socket, data.data(), data.size(), MSG_NOSIGNAL);
-    if (sent > 0) {
-      data = data.subspan(static_cast<size_t>(sent));
-    } else if (errno == EAGAIN) {
-      CLEAT_TRY(WaitForSocket(socket, POLLOUT, deadline));
-    } else if (errno != EINTR) {
-      return ErrnoError(errno, "sending");
-    }
-  }
-  return Ok{};
-}
-
-Status ReceiveWhole(int socket, std::span<uint8_t> data, const Deadline& deadline) {
-  while (!data.empty()) {
-    const ssize_t got = recv(socket, data.data(), data.size(), 0);
-    if (got > 0) {
-      data = data.subspan(static_cast<size_t>(got));
-    } else if (got == 0) {
-      return Error(ErrorCode::kUnavailable, "the target closed the connection");
-    } else if (errno == EAGAIN) {
-      CLEAT_TRY(WaitForSocket(socket, POLLIN, deadline));
-    } else if (errno != EINTR) {
-      return ErrnoError(errno, "receiving");
-    }
-  }
-  return Ok{};
-}
-
 Status CheckAnswer(const wire::PduInitialize& answer, uint8_t asked) {
   if (answer.header.type == wire::kPduTargetTermination) {
     return Error(ErrorCode::kFailedPrecondition, "the target ended the connection");
@@ -156,17 +126,52 @@ Result<NvmeTcpConnection> Initialize(UniqueFd socket, NvmeTcpDigests digests, co
 
 }  // namespace
 
-Result<NvmeTcpConnection> NvmeTcpConnection::Open(const std::string& address, NvmeTcpDigests digests,
-                                                  const Deadline& deadline) {
+Result<UniqueFd> ConnectSocket(const std::string& address, const Deadline& deadline) {
   Result<Addresses> addresses = Resolve(address);
   if (!addresses) return About(address, addresses.error());
   Result<UniqueFd> socket = Error(ErrorCode::kNotFound, "the name has no address");
   for (const addrinfo* to = addresses->get(); to != nullptr && !socket; to = to->ai_next)
     socket = Connect(*to, deadline);
   if (!socket) return About(address, socket.error());
-  Result<NvmeTcpConnection> connection = Initialize(std::move(*socket), digests, deadline);
+  return socket;
+}
+
+Result<NvmeTcpConnection> NvmeTcpConnection::Open(const std::string& address, NvmeTcpDigests digests,
+                                                  const Deadline& deadline) {
+  CLEAT_ASSIGN(auto socket, ConnectSocket(address, deadline));
+  Result<NvmeTcpConnection> connection = Initialize(std::move(socket), digests, deadline);
   if (!connection) return About(address, connection.error());
   return connection;
+}
+
+Status SendWhole(int socket, std::span<const uint8_t> data, const Deadline& deadline) {
+  while (!data.empty()) {
+    const ssize_t sent = send(socket, data.data(), data.size(), MSG_NOSIGNAL);
+    if (sent > 0) {
+      data = data.subspan(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      CLEAT_TRY(WaitForSocket(socket, POLLOUT, deadline));
+    } else if (errno != EINTR) {
+      return ErrnoError(errno, "sending");
+    }
+  }
+  return Ok{};
+}
+
+Status ReceiveWhole(int socket, std::span<uint8_t> data, const Deadline& deadline) {
+  while (!data.empty()) {
+    const ssize_t got = recv(socket, data.data(), data.size(), 0);
+    if (got > 0) {
+      data = data.subspan(static_cast<size_t>(got));
+    } else if (got == 0) {
+      return Error(ErrorCode::kUnavailable, "the target closed the connection");
+    } else if (errno == EAGAIN) {
+      CLEAT_TRY(WaitForSocket(socket, POLLIN, deadline));
+    } else if (errno != EINTR) {
+      return ErrnoError(errno, "receiving");
+    }
+  }
+  return Ok{};
 }
 
 Status WaitForSocket(int socket, short events, const Deadline& deadline) {

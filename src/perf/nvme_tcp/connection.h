@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,13 @@ struct NvmeTcpConnection {
   static Result<NvmeTcpConnection> Open(const std::string& address, NvmeTcpDigests digests,
                                         const Deadline& deadline);
 };
+
+// A TCP connection to `address` on which nothing was said yet: a non-blocking socket. Errors begin with the address.
+Result<UniqueFd> ConnectSocket(const std::string& address, const Deadline& deadline);
+
+// All bytes, over a non-blocking socket. Receiving: kUnavailable when the target has closed it.
+Status SendWhole(int socket, std::span<const uint8_t> data, const Deadline& deadline);
+Status ReceiveWhole(int socket, std::span<uint8_t> data, const Deadline& deadline);
 
 // Until the socket has one of poll(2)'s events; kDeadlineExceeded when it does not come.
 Status WaitForSocket(int socket, short events, const Deadline& deadline);

@@ -74,6 +74,7 @@ class NvmeTcpController {
   Status Stop();
 
   int admin_socket() const { return admin_->socket(); }
+  const NvmeTcpConnection& admin_connection() const { return admin_->connection(); }
 
  private:
   using Identity = std::array<uint8_t, wire::kIdentifyBytes>;

@@ -80,6 +80,7 @@ class NvmeTcpQueue {
                              const Deadline& deadline);
 
   int socket() const { return connection_.socket.get(); }
+  const NvmeTcpConnection& connection() const { return connection_; }
   const Stats& stats() const { return stats_; }
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -26,6 +27,7 @@ class Command {
 };
 
 std::unique_ptr<Command> AddRunCommand(CLI::App& app);
+std::unique_ptr<Command> AddHostileCommand(CLI::App& app);
 std::unique_ptr<Command> AddRingLoopCommand(CLI::App& app);
 std::unique_ptr<Command> AddCopyLoopCommand(CLI::App& app);
 std::unique_ptr<Command> AddCompareCommand(CLI::App& app);
@@ -34,5 +36,10 @@ std::unique_ptr<Command> AddCompareCommand(CLI::App& app);
 Result<std::vector<uint32_t>> ParseList(std::string_view text, uint32_t max);
 // Says what went wrong on standard error; kExitFailed.
 int Complain(const Error& error);
+
+// True from the first SIGINT or SIGTERM on; a second one ends the process. SIGPIPE is ignored. Called once.
+const std::atomic<bool>* StopOnSignals();
+// As many as the process may have.
+void AllowManyDescriptors();
 
 }  // namespace cleat::perf

@@ -3,8 +3,10 @@
 // the vhost-user sockets, takes the back ends' connections, and does I/O on the disks behind them. It has an NVMe/TCP
 // initiator of its own as well, for the targets on the other side of the engine.
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 
 #include "base/version.h"
@@ -12,6 +14,12 @@
 
 namespace cleat::perf {
 namespace {
+
+std::atomic<bool> g_stop{false};
+
+void HandleSignal(int /*signal*/) {
+  g_stop.store(true, std::memory_order_relaxed);
+}
 
 int Main(int argc, char** argv) {
   CLI::App app(
@@ -25,6 +33,7 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   std::vector<std::unique_ptr<Command>> commands;
   commands.push_back(AddRunCommand(app));
+  commands.push_back(AddHostileCommand(app));
   commands.push_back(AddRingLoopCommand(app));
   commands.push_back(AddCopyLoopCommand(app));
   commands.push_back(AddCompareCommand(app));
@@ -73,6 +82,23 @@ Result<std::vector<uint32_t>> ParseList(std::string_view text, uint32_t max) {
 int Complain(const Error& error) {
   std::fprintf(stderr, "cleat-perf: %s\n", error.message.c_str());
   return kExitFailed;
+}
+
+const std::atomic<bool>* StopOnSignals() {
+  struct sigaction action {};
+  action.sa_handler = HandleSignal;
+  action.sa_flags = SA_RESETHAND;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  return &g_stop;
+}
+
+void AllowManyDescriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace cleat::perf

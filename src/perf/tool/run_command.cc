@@ -2,11 +2,8 @@
 // cleat-perf run.
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -47,12 +44,6 @@ Examples:
 
 Exit status: 0 - all went well, 1 - errors, 2 - a disk returned wrong data.)";
 
-std::atomic<bool> g_stop{false};
-
-void HandleSignal(int /*signal*/) {
-  g_stop.store(true, std::memory_order_relaxed);
-}
-
 uint64_t Nanoseconds(double seconds) {
   return static_cast<uint64_t>(seconds * static_cast<double>(kNsPerSecond));
 }
@@ -89,7 +80,6 @@ class RunCommand final : public Command {
       if (active_ == 0 || active.size() < active_) active.push_back(device.device());
     }
     if (progress_) environment_.progress = [](const LoadProgress& progress) { Print(progress); };
-    environment_.stop = &g_stop;
     Result<LoadReport> report = RunLoad(active, load_, environment_);
     if (!report) return Complain(report.error());
     int status = report->errors > 0 ? kExitFailed : kExitGood;
@@ -313,12 +303,7 @@ class RunCommand final : public Command {
   size_t DeviceCount() const { return OverNvme() ? 1 : devices_.sockets.size(); }
 
   Status PrepareProcess() {
-    // Many devices are many descriptors.
-    rlimit limit{};
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-      limit.rlim_cur = limit.rlim_max;
-      setrlimit(RLIMIT_NOFILE, &limit);
-    }
+    AllowManyDescriptors();  // many devices have many
     // Nothing of this process runs on other cores than it was given: there is somebody else to be measured.
     if (!environment_.cores.empty()) {
       cpu_set_t set;
@@ -326,12 +311,7 @@ class RunCommand final : public Command {
       for (const int core : environment_.cores) CPU_SET(static_cast<size_t>(core), &set);
       if (sched_setaffinity(0, sizeof set, &set) != 0) return ErrnoError(errno, "--cores " + cores_);
     }
-    struct sigaction action {};
-    action.sa_handler = HandleSignal;
-    action.sa_flags = SA_RESETHAND;  // a second one ends the process
-    sigaction(SIGINT, &action, nullptr);
-    sigaction(SIGTERM, &action, nullptr);
-    std::signal(SIGPIPE, SIG_IGN);
+    environment_.stop = StopOnSignals();
     return Ok{};
   }
 

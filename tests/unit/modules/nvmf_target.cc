@@ -36,7 +36,7 @@ void NvmfTarget::Start() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(port_);
   CLEAT_CHECK(bind(socket_fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-  CLEAT_CHECK(listen(socket_fd, 16) == 0);
+  CLEAT_CHECK(listen(socket_fd, 128) == 0);
   socklen_t bytes = sizeof(address);
   CLEAT_CHECK(getsockname(socket_fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0);
   port_ = ntohs(address.sin_port);
@@ -83,6 +83,16 @@ void NvmfTarget::Notify(uint32_t event) {
   }
 }
 
+// Under mutex_: sessions that have ended leave nothing behind, however many there were.
+void NvmfTarget::Reap() {
+  sessions_.remove_if([](const std::unique_ptr<Session>& session) {
+    if (!session->over) return false;
+    session->thread.join();
+    close(session->socket);
+    return true;
+  });
+}
+
 void NvmfTarget::JoinAll() {
   std::list<std::unique_ptr<Session>> ended;
   {
@@ -105,6 +115,7 @@ void NvmfTarget::Accept() {
       return;
     }
     ++counts.accepted;
+    Reap();
     const int on = 1;
     CLEAT_CHECK(setsockopt(accepted, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
     sessions_.push_back(std::make_unique<Session>(*this, accepted));

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -46,6 +47,7 @@ class NvmfTarget {
     bool ana = false;                    // says how good a way it is (Faults::ana_state)
     bool reservations = false;           // the namespace takes reservations
     bool chap = false;                   // knows DH-HMAC-CHAP, with kHostSecret and kOwnSecret
+    bool strict = false;                 // also checks what no initiator under test does wrong
   };
   // As the host has them.
   static constexpr const char* kHostSecret = nvme::auth::kTestSecrets[1].text;
@@ -58,6 +60,8 @@ class NvmfTarget {
     std::atomic<bool> wrong_data_digest{false};  // of data to the host
     std::atomic<bool> wrong_header_digest{false};
     std::atomic<bool> lose_writes{false};  // answered, not stored
+    std::atomic<bool> lose_write{false};   // likewise, the next one alone
+    std::atomic<bool> wrong_reads{false};  // a byte of what I/O queues read is another one
     std::atomic<bool> cut_in_data{false};  // the connection is closed in the midst of data to the host
     std::atomic<bool> mute_io{false};      // commands of I/O queues are read, not executed, and not answered
     std::atomic<bool> mute_r2t{false};     // writes that need R2T get none
@@ -152,6 +156,7 @@ class NvmfTarget {
   void Notify(uint32_t event);
   void Accept();
   void JoinAll();
+  void Reap();
 
   const Options options_;
   uint16_t port_ = 0;
@@ -161,6 +166,7 @@ class NvmfTarget {
   std::mutex mutex_;  // of what follows
   std::list<std::unique_ptr<Session>> sessions_;
   uint16_t next_controller_ = 1;
+  std::map<uint16_t, std::array<uint8_t, 16>> hosts_;  // of controllers
   uint64_t ana_changes_ = 1;
   uint64_t log_generation_ = 1;  // of the discovery log
   bool stopping_ = false;

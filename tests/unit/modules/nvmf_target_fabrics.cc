@@ -93,6 +93,11 @@ bool NvmfTarget::Session::Connect(const Bytes& entry, const Bytes& data) {
     ++target.counts.io_queues;
   }
   std::copy_n(data.begin(), host.size(), host.begin());
+  connected = true;
+  if (queue == 0) {
+    const std::lock_guard lock(target.mutex_);
+    target.hosts_[controller] = host;
+  }
   MeetHost(data);
   return Respond(entry, controller | (chap_due ? 1U << 17 : 0U));
 }

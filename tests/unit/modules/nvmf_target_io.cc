@@ -17,7 +17,9 @@ bool NvmfTarget::Session::Io(const Bytes& entry, const Bytes& data) {
     ++target.counts.refused;
     return Respond(entry, 0, kAnaInaccessible);
   }
-  if (ranged && at + bytes > SizeBytes()) return Respond(entry, 0, 0x80);
+  const uint64_t size_bytes = SizeBytes();
+  const bool fits = bytes <= size_bytes && Get(&entry[40], 8) <= (size_bytes - bytes) / kBlockBytes;
+  if (ranged && !fits) return Respond(entry, 0, kOutOfRange);
   if (target.options_.reservations && !LetsIn(entry)) return Respond(entry, 0, kConflict);
   switch (entry[0]) {
     case 0x0d:
@@ -32,7 +34,7 @@ bool NvmfTarget::Session::Io(const Bytes& entry, const Bytes& data) {
     case 0x02:
       ++target.counts.reads;
       Longest(bytes);
-      return Return(entry, target.Read(at, bytes));
+      return Return(entry, ReadData(at, bytes));
     case 0x08:
       ++target.counts.zeroes;
       target.Write(at, Bytes(bytes));
@@ -42,6 +44,12 @@ bool NvmfTarget::Session::Io(const Bytes& entry, const Bytes& data) {
     default:
       return Respond(entry, 0, kInvalidOpcode);
   }
+}
+
+NvmfTarget::Session::Bytes NvmfTarget::Session::ReadData(uint64_t at, uint64_t bytes) const {
+  Bytes data = target.Read(at, bytes);
+  if (target.faults.wrong_reads) data.back() ^= 1;
+  return data;
 }
 
 uint64_t NvmfTarget::Session::SizeBytes() const {
@@ -81,6 +89,12 @@ void NvmfTarget::Session::Longest(uint64_t bytes) const {
 bool NvmfTarget::Session::Discard(const Bytes& entry, const Bytes& data) {
   const uint64_t ranges = Get(&entry[40], 1) + 1;
   if (data.size() < ranges * 16) return Respond(entry, 0, kInvalidField);
+  for (uint64_t i = 0; i < ranges; ++i) {
+    const uint64_t blocks = Get(&data[i * 16 + 4], 4);
+    const uint64_t first = Get(&data[i * 16 + 8], 8);
+    const uint64_t all = SizeBytes() / kBlockBytes;
+    if (first > all || blocks > all - first) return Respond(entry, 0, kOutOfRange);
+  }
   for (uint64_t i = 0; i < ranges; ++i)
     target.Write(Get(&data[i * 16 + 8], 8) * kBlockBytes, Bytes(Get(&data[i * 16 + 4], 4) * kBlockBytes));
   ++target.counts.discards;
@@ -90,7 +104,8 @@ bool NvmfTarget::Session::Discard(const Bytes& entry, const Bytes& data) {
 bool NvmfTarget::Session::Store(const Bytes& entry, const Bytes& data, uint64_t bytes) {
   if (data.size() != bytes) return Respond(entry, 0, kInvalidField);
   Longest(bytes);
-  if (!target.faults.lose_writes) target.Write(Get(&entry[40], 8) * kBlockBytes, data);
+  if (!target.faults.lose_writes && !target.faults.lose_write.exchange(false))
+    target.Write(Get(&entry[40], 8) * kBlockBytes, data);
   ++target.counts.writes;
   return Respond(entry);
 }

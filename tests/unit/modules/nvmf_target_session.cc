@@ -90,9 +90,11 @@ bool NvmfTarget::Session::OnePdu() {
   pdu.resize(all);
   if (!ReadAll(pdu.data() + 8, all - 8)) return false;
   header.assign(pdu.begin(), pdu.begin() + static_cast<ptrdiff_t>(header_bytes));
-  if (header[0] == kIcReq) return Initialize(header);
+  if (target.options_.strict && !IsInOrder(header)) return Bad();
+  if (header[0] == kIcReq) return header_bytes == 128 && Initialize(header);
   if (header[0] == kHostTerm) return false;
   if (((header[1] & kHeaderDigest) != 0) != digests_header) return Bad();
+  if (digests_header && all < header_bytes + 4) return Bad();
   if (digests_header && Get(&pdu[header_bytes], 4) != Crc32c(header)) return Bad();
   Bytes data;
   if (header[3] != 0) {
@@ -125,6 +127,7 @@ bool NvmfTarget::Session::Initialize(const Bytes& request) {
   const bool sent = SendPdu(kIcResp, 0, response);
   digests_header = header_digest;
   digests_data = data_digest;
+  initialized = true;
   return sent;
 }
 
@@ -163,6 +166,9 @@ bool NvmfTarget::Session::Return(const Bytes& entry, Bytes data) {
 }
 
 bool NvmfTarget::Session::Command(const Bytes& entry, const Bytes& data) {
+  if (target.options_.strict) {
+    if (const uint16_t status = WrongWith(entry, data); status != 0) return Respond(entry, 0, status);
+  }
   const bool is_chap = entry[0] == 0x7f && (entry[4] == 0x05 || entry[4] == 0x06);
   if (is_chap) return Authentication(entry, data);
   if (chap_due) {

@@ -29,7 +29,7 @@ struct NvmfTarget::Session {
   static constexpr uint16_t kInvalidField = 0x2, kInvalidOpcode = 0x1, kConnectInvalid = 0x182,
                             kConnectBusy = 0x181, kConnectInvalidHost = 0x184,
                             kAuthenticationRequired = 0x191, kInvalidNamespace = 0xb, kConflict = 0x83,
-                            kAnaInaccessible = 0x302;
+                            kOutOfRange = 0x80, kSequence = 0x0c, kSglLength = 0x0f, kAnaInaccessible = 0x302;
 
   static constexpr uint32_t kAnaGroup = 3;
 
@@ -65,6 +65,11 @@ struct NvmfTarget::Session {
   bool Return(const Bytes& entry, Bytes data);
   bool Command(const Bytes& entry, const Bytes& data);
 
+  // What is refused beyond what the initiators need (nvmf_target_strict.cc).
+  bool IsInOrder(const Bytes& header) const;
+  uint16_t WrongWith(const Bytes& entry, const Bytes& data) const;
+  bool IsHostOf(const Bytes& entry, const Bytes& data) const;
+
   // Fabrics (nvmf_target_fabrics.cc).
   bool Fabrics(const Bytes& entry, const Bytes& data);
   bool Authentication(const Bytes& entry, const Bytes& data);
@@ -82,6 +87,7 @@ struct NvmfTarget::Session {
 
   // I/O (nvmf_target_io.cc).
   bool Io(const Bytes& entry, const Bytes& data);
+  Bytes ReadData(uint64_t at, uint64_t bytes) const;
   uint64_t SizeBytes() const;
   bool LetsIn(const Bytes& entry);
   bool Reserve(const Bytes& entry, const Bytes& data);
@@ -94,6 +100,8 @@ struct NvmfTarget::Session {
 
   NvmfTarget& target;
   const int socket;
+  bool initialized = false;
+  bool connected = false;
   bool digests_header = false;
   bool digests_data = false;
   uint16_t queue = 0;
