@@ -8,42 +8,19 @@
 namespace cleat::nvme::tcp {
 namespace {
 
-// What a PDU from a controller may have. Fields that a type has reserved are not looked at, as the specification wants it.
-struct Allowed {
-  PduType type;
-  uint8_t header_bytes;
-  uint32_t pdu_max_bytes;  // without digests; 0: its data decides
-  bool has_header_digest;
-  bool has_data;
-};
-constexpr Allowed kAllowed[] = {
-    {PduType::kIcResp, sizeof(IcResp), sizeof(IcResp), false, false},
-    {PduType::kC2hTermReq, sizeof(TermReq), sizeof(TermReq) + kTermDataMaxBytes, false, false},
-    {PduType::kCapsuleResp, sizeof(CapsuleResp), sizeof(CapsuleResp), true, false},
-    {PduType::kC2hData, sizeof(C2hData), 0, true, true},
-    {PduType::kR2t, sizeof(R2t), sizeof(R2t), true, false},
-};
-
-const Allowed* Find(PduType type) {
-  for (const Allowed& allowed : kAllowed) {
-    if (allowed.type == type) return &allowed;
-  }
-  return nullptr;
-}
-
 Refusal WrongField(size_t offset, std::string text) {
   return {TermReason::kInvalidHeaderField, static_cast<uint32_t>(offset), std::move(text)};
 }
 
-std::optional<Refusal> CheckFlags(const CommonHeader& header, const Allowed& allowed, Digests digests) {
-  const bool header_digest = allowed.has_header_digest && digests.header;
-  const bool data_digest = allowed.has_data && digests.data;
-  if (allowed.has_header_digest && ((header.flags & kFlagHeaderDigest) != 0) != header_digest) {
+std::optional<Refusal> CheckFlags(const CommonHeader& header, const PduShape& shape, Digests digests) {
+  const bool header_digest = shape.has_header_digest && digests.header;
+  const bool data_digest = shape.has_data && digests.data;
+  if (shape.has_header_digest && ((header.flags & kFlagHeaderDigest) != 0) != header_digest) {
     return WrongField(offsetof(CommonHeader, flags),
                       fmt::format("{} that has {} header digest, against what was agreed",
                                   NameOf(header.type), header_digest ? "no" : "a"));
   }
-  if (allowed.has_data && ((header.flags & kFlagDataDigest) != 0) != data_digest) {
+  if (shape.has_data && ((header.flags & kFlagDataDigest) != 0) != data_digest) {
     return WrongField(offsetof(CommonHeader, flags),
                       fmt::format("{} that has {} data digest, against what was agreed", NameOf(header.type),
                                   data_digest ? "no" : "a"));
@@ -51,14 +28,14 @@ std::optional<Refusal> CheckFlags(const CommonHeader& header, const Allowed& all
   return std::nullopt;
 }
 
-std::optional<Refusal> CheckLengths(const CommonHeader& header, const Allowed& allowed, uint32_t header_end) {
+std::optional<Refusal> CheckLengths(const CommonHeader& header, const PduShape& shape, uint32_t header_end) {
   const uint32_t digest = header_end - header.header_bytes;
-  if (!allowed.has_data) {
-    const bool fits = header.pdu_bytes >= header_end && header.pdu_bytes <= allowed.pdu_max_bytes + digest;
+  if (!shape.has_data) {
+    const bool fits = header.pdu_bytes >= header_end && header.pdu_bytes <= shape.pdu_max_bytes + digest;
     if (fits) return std::nullopt;
     return WrongField(offsetof(CommonHeader, pdu_bytes),
                       fmt::format("{} of {} bytes, {} to {} expected", NameOf(header.type), header.pdu_bytes,
-                                  header_end, allowed.pdu_max_bytes + digest));
+                                  header_end, shape.pdu_max_bytes + digest));
   }
   if (header.data_offset < header_end || header.data_offset % kDataAlignUnitBytes != 0) {
     return WrongField(offsetof(CommonHeader, data_offset),
@@ -76,25 +53,19 @@ std::optional<Refusal> CheckLengths(const CommonHeader& header, const Allowed& a
 }  // namespace
 
 std::optional<Refusal> CheckCommonHeader(const CommonHeader& header, Digests digests) {
-  const Allowed* const allowed = Find(header.type);
-  if (allowed == nullptr) {
+  const PduShape& shape = ShapeOf(header.type);
+  if (shape.header_bytes == 0) {
     return WrongField(offsetof(CommonHeader, type),
                       fmt::format("{} ({:#04x}), which no host receives", NameOf(header.type),
                                   static_cast<uint8_t>(header.type)));
   }
-  if (header.header_bytes != allowed->header_bytes) {
+  if (header.header_bytes != shape.header_bytes) {
     return WrongField(offsetof(CommonHeader, header_bytes),
                       fmt::format("{} with a header of {} bytes, {} expected", NameOf(header.type),
-                                  header.header_bytes, allowed->header_bytes));
+                                  header.header_bytes, shape.header_bytes));
   }
-  if (auto refusal = CheckFlags(header, *allowed, digests)) return refusal;
-  return CheckLengths(header, *allowed, HeaderEnd(header, digests));
-}
-
-uint32_t HeaderEnd(const CommonHeader& header, Digests digests) {
-  const Allowed* const allowed = Find(header.type);
-  const bool digest = allowed != nullptr && allowed->has_header_digest && digests.header;
-  return header.header_bytes + (digest ? kDigestBytes : 0);
+  if (auto refusal = CheckFlags(header, shape, digests)) return refusal;
+  return CheckLengths(header, shape, HeaderEnd(header, digests));
 }
 
 std::optional<Refusal> CheckDataLength(const C2hData& pdu, Digests digests) {

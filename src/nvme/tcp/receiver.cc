@@ -83,7 +83,12 @@ bool Receiver::ParseHeader() {
     }
   }
   PduHeader pdu;
-  std::memcpy(&pdu, at, common.header_bytes);
+  // A size that is known makes a copy without a call.
+  if (common.header_bytes == sizeof(C2hData)) [[likely]] {
+    std::memcpy(static_cast<void*>(&pdu), at, sizeof(C2hData));
+  } else {
+    std::memcpy(&pdu, at, common.header_bytes);
+  }
   payload_ = {};
   if (common.type == PduType::kC2hData) {
     if (const auto refusal = CheckDataLength(pdu.c2h_data, digests_))

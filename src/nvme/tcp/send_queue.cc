@@ -80,6 +80,30 @@ void SendQueue::PushTermReq(TermReason reason, uint32_t information, std::span<c
   if (!header.empty()) std::memcpy(own_ + sizeof(request), header.data(), header.size());
 }
 
+// The header with all that its data makes of it. A template, so that the copy has a size that is known.
+template <typename Header>
+void SendQueue::SetHeader(CommandSlot& slot, Header& header) const {
+  SendPdu& pdu = slot.pdu;
+  constexpr uint32_t kBytes = sizeof(Header);
+  static_assert(kBytes + kDigestBytes <= kSendHeaderMaxBytes);
+  const uint32_t end = kBytes + (digests_.header ? kDigestBytes : 0);
+  const bool has_data = pdu.data_bytes > 0;
+  pdu.header_bytes = has_data ? Aligned(end) : end;
+  pdu.digest_bytes = has_data && digests_.data ? kDigestBytes : 0;
+  pdu.digest_made = false;
+  CLEAT_CHECK(pdu.header_bytes <= kSendHeaderMaxBytes);
+  if (digests_.header) header.header.flags |= kFlagHeaderDigest;
+  if (pdu.digest_bytes > 0) header.header.flags |= kFlagDataDigest;
+  header.header.header_bytes = kBytes;
+  header.header.data_offset = static_cast<uint8_t>(has_data ? pdu.header_bytes : 0);
+  header.header.pdu_bytes = static_cast<uint32_t>(pdu.size_bytes());
+  std::memcpy(pdu.bytes, &header, kBytes);
+  if (pdu.header_bytes > kBytes) std::memset(pdu.bytes + kBytes, 0, pdu.header_bytes - kBytes);
+  if (!digests_.header) return;
+  const uint32_t digest = Crc32cOf(pdu.bytes, kBytes);
+  std::memcpy(pdu.bytes + kBytes, &digest, sizeof(digest));
+}
+
 void SendQueue::PushCapsule(CommandSlot& slot, const fabrics::SubmissionEntry& entry) {
   CapsuleCmd capsule;
   capsule.entry = entry;
@@ -91,7 +115,7 @@ void SendQueue::PushCapsule(CommandSlot& slot, const fabrics::SubmissionEntry& e
   capsule.header.type = PduType::kCapsuleCmd;
   slot.pdu.data_offset_bytes = 0;
   slot.pdu.data_bytes = slot.in_capsule ? slot.data_bytes : 0;
-  FinishHeader(slot, &capsule, sizeof(capsule));
+  SetHeader(slot, capsule);
   Push(slot);
 }
 
@@ -108,32 +132,9 @@ void SendQueue::PushData(CommandSlot& slot) {
   data.data_bytes = bytes;
   slot.pdu.data_offset_bytes = slot.moved_bytes;
   slot.pdu.data_bytes = bytes;
-  FinishHeader(slot, &data, sizeof(data));
+  SetHeader(slot, data);
   slot.data_queued = true;
   Push(slot);
-}
-
-void SendQueue::FinishHeader(CommandSlot& slot, void* header, uint32_t bytes) const {
-  SendPdu& pdu = slot.pdu;
-  const uint32_t end = bytes + (digests_.header ? kDigestBytes : 0);
-  const bool has_data = pdu.data_bytes > 0;
-  pdu.header_bytes = has_data ? Aligned(end) : end;
-  pdu.digest_bytes = has_data && digests_.data ? kDigestBytes : 0;
-  pdu.digest_made = false;
-  CLEAT_CHECK(pdu.header_bytes <= kSendHeaderMaxBytes);
-  CommonHeader common;
-  std::memcpy(&common, header, sizeof(common));
-  if (digests_.header) common.flags |= kFlagHeaderDigest;
-  if (pdu.digest_bytes > 0) common.flags |= kFlagDataDigest;
-  common.header_bytes = static_cast<uint8_t>(bytes);
-  common.data_offset = static_cast<uint8_t>(has_data ? pdu.header_bytes : 0);
-  common.pdu_bytes = static_cast<uint32_t>(pdu.size_bytes());
-  std::memcpy(pdu.bytes, header, bytes);
-  std::memcpy(pdu.bytes, &common, sizeof(common));
-  std::memset(pdu.bytes + bytes, 0, pdu.header_bytes - bytes);
-  if (!digests_.header) return;
-  const uint32_t digest = Crc32cOf(pdu.bytes, bytes);
-  std::memcpy(pdu.bytes + bytes, &digest, sizeof(digest));
 }
 
 uint32_t SendQueue::Aligned(uint32_t bytes) const {
@@ -207,7 +208,7 @@ CommandSlot* SendQueue::Consume(size_t& bytes) {
   bytes -= went;
   if (head_sent_ < slot.pdu.size_bytes()) return nullptr;
   head_sent_ = 0;
-  first_ = (first_ + 1) % queue_.size();
+  first_ = (first_ + 1) & (queue_.size() - 1);
   --count_;
   return &slot;
 }

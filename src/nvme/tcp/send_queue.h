@@ -9,6 +9,7 @@
 
 #include <sys/uio.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,7 +23,7 @@ namespace cleat::nvme::tcp {
 
 class SendQueue {
  public:
-  SendQueue(uint32_t depth, Digests digests) : queue_(depth), digests_(digests) {}
+  SendQueue(uint32_t depth, Digests digests) : queue_(std::bit_ceil(depth)), digests_(digests) {}
 
   // The limits that ICResp has.
   void set_controller_limits(uint8_t data_align, uint32_t h2c_data_max_bytes);
@@ -50,13 +51,15 @@ class SendQueue {
   CommandSlot* Consume(size_t& bytes);
 
  private:
-  CommandSlot*& At(uint32_t place) { return queue_[(first_ + place) % queue_.size()]; }
+  CommandSlot*& At(uint32_t place) { return queue_[(first_ + place) & (queue_.size() - 1)]; }
   void Push(CommandSlot& slot);
   uint32_t Aligned(uint32_t bytes) const;
-  void FinishHeader(CommandSlot& slot, void* header, uint32_t bytes) const;
+  template <typename Header>
+  void SetHeader(CommandSlot& slot, Header& header) const;
   void MakeDigest(CommandSlot& slot) const;
 
-  std::vector<CommandSlot*> queue_;  // a ring
+  std::vector<CommandSlot*>
+      queue_;  // a ring; its size is a power of two, as a division costs more than the rest of a step
   uint32_t first_ = 0;
   uint32_t count_ = 0;
   uint64_t head_sent_ = 0;  // bytes of the first that went

@@ -262,5 +262,18 @@ TEST(HostConnectionRules, EndsForEachRuleThatAControllerBreaksAndSaysWhich) {
   }
 }
 
+TEST(HostConnectionRules, RefusesEachTypeThatNoControllerSends) {
+  for (uint32_t type = 0; type <= UINT8_MAX; ++type) {
+    CommonHeader header;
+    header.type = static_cast<PduType>(type);
+    header.header_bytes = 24;
+    header.pdu_bytes = 23;
+    const auto refusal = CheckCommonHeader(header, {.header = true, .data = true});
+    ASSERT_TRUE(refusal) << type;  // the five that are sent are too short
+    const bool is_sent = type == 1 || type == 3 || type == 5 || type == 7 || type == 9;
+    EXPECT_EQ(refusal->text.find("no host receives") == std::string::npos, is_sent) << refusal->text;
+  }
+}
+
 }  // namespace
 }  // namespace cleat::nvme::tcp

@@ -93,6 +93,27 @@ TEST(HostConnection, SendsEntriesWithTheirDescriptorsAndDataThatFitsAlong) {
   EXPECT_EQ(Bytes(sent.begin() + 216, sent.end()), busy.small.Content());
 }
 
+// Three rounds, so that the queue of what is to be sent begins anew in its midst.
+TEST(HostConnection, SendsCommandsInTheirOrderWhateverTheDepth) {
+  for (const uint32_t depth : {1U, 2U, 3U, 5U, 31U, 127U}) {
+    Host host({.name = {}, .depth = depth});
+    host.Connect(Controller::IcResp(0));
+    const TestMemory data({512}, 1);
+    uint16_t cid = 0;
+    for (int round = 0; round < 3; ++round) {
+      for (uint32_t i = 0; i < depth; ++i) host.Read(i, data);
+      const Bytes sent = host.Send(SIZE_MAX, 2);
+      ASSERT_EQ(sent.size(), size_t{72} * depth) << depth;
+      for (uint32_t i = 0; i < depth; ++i, ++cid) {
+        EXPECT_EQ(test::Get(sent, size_t{72} * i + 10, 2), cid) << depth;
+        host.Receive(Controller{}.Resp(cid));
+      }
+    }
+    EXPECT_EQ(host.answers.size(), size_t{3} * depth);
+    EXPECT_EQ(host.ended, 0) << host.why;
+  }
+}
+
 TEST(HostConnection, SendsConnectsDataInItsCapsuleWhateverTheQueueCarries) {
   Host host({.name = {}, .in_capsule_bytes = 0});
   host.Connect(Controller::IcResp(0));
