@@ -27,8 +27,10 @@ TcpQueueOptions TcpOptionsOf(const IoQueueTarget& target, const IoQueueId& id) {
   connection.name = IoQueue::NameOf(target, id);
   connection.depth = id.entries - 1;
   connection.digests = target.digests;
+  connection.receive_buffer_bytes = target.tuning.receive_buffer_bytes;
   TcpQueueOptions options(target.paths.at(id.path).address, std::move(connection));
   options.connect_timeout_ns = IoQueue::kConnectTimeoutNs;
+  options.tuning = target.tuning;
   options.tls = target.tls;
   options.tls.queue = TlsNames::Queue::kIo;
   return options;

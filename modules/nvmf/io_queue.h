@@ -32,6 +32,7 @@ struct IoQueueTarget {
   };
   std::vector<Path> paths;
   nvme::tcp::Digests digests;
+  TcpTuning tuning;
   TlsNames tls;
   std::string host_nqn;
   std::string subsystem_nqn;

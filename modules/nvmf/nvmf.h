@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "block/device.h"
 #include "modules/nvmf/login_line.h"
+#include "modules/nvmf/tcp_tuning.h"
 #include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/doubt/doubt.h"
@@ -38,6 +39,7 @@ struct NvmfSubsystem {
   // The secrets with which host and subsystem prove themselves on each queue; nullptr: this host has none.
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
   std::shared_ptr<const nvme::tls::Psk> psk;  // nullptr: plain TCP
+  TcpTuning tuning;                           // of I/O queues; for measurements
 };
 
 // Called on the control reactor, between OpenNvmf's return and Close's; the owner of the device may close it from there.

@@ -24,7 +24,7 @@ void NvmfControlLink::Post(std::function<void(NvmfChannelOwner&)> call) const {
 void NvmfChannel::Queue::Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) {
   if (!IsOfLogin(cookie)) [[likely]] {
     channel_.requests_->Completed(life_, cookie, entry, data_bytes);
-    channel_.ArmTick();
+    channel_.ArmTickForRequests();
     return;
   }
   if (TakeLogin(cookie, entry, data_bytes)) channel_.QueueReady(path_);
@@ -93,7 +93,7 @@ void NvmfChannel::Submit(block::Request& request) {
   if (!requests_) [[unlikely]]
     return early_.PushBack(request);
   requests_->Submit(request);
-  ArmTick();
+  ArmTickForRequests();
 }
 
 void NvmfChannel::AbortQueued(const block::Request* only) {

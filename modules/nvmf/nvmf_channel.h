@@ -171,7 +171,12 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   bool WantsTick() const;
   void Tick();
   void Tick(Life& life);
-  // After whatever may have left something that waits for time.
+  // After a request alone: the lives wait for no time that they did not wait for before.
+  void ArmTickForRequests() {
+    if (requests_->wants_tick()) [[unlikely]]
+      ArmTick();
+  }
+  // After whatever else may have left something that waits for time.
   void ArmTick() {
     if (!tick_.pending() && WantsTick()) [[unlikely]]
       reactor_.AddTimer(tick_, reactor_.now_ns() + nvme::host::RequestQueue::kPauseNs);

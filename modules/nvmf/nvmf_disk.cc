@@ -255,6 +255,7 @@ void NvmfDisk::TakeShape(const DiskPath& path) {
   for (const auto& each : paths_)
     target.paths.push_back({.who = each->where(), .address = subsystem.addresses.at(each->index())});
   target.digests = {.header = subsystem.header_digest, .data = subsystem.data_digest};
+  target.tuning = subsystem.tuning;
   target.host_nqn = subsystem.host.nqn;
   target.subsystem_nqn = subsystem.nqn;
   target.chap = subsystem.chap;

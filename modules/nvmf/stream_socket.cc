@@ -144,13 +144,17 @@ Result<size_t> StreamSocket::Send(std::span<const iovec> pieces) {
   }
 }
 
+// One piece, as nearly always, is read without a message header, which the kernel would copy and check: a queue that is polled in vain costs
+// less, and an answer is found sooner.
 Result<size_t> StreamSocket::Receive(std::span<const iovec> pieces) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());  // the kernel reads it alone
   message.msg_iovlen = std::min(pieces.size(), kPiecesMax);
   int touches = 0;
   for (;;) {
-    const ssize_t received = recvmsg(fd_.get(), &message, 0);
+    const ssize_t received = message.msg_iovlen == 1
+                                 ? recv(fd_.get(), pieces[0].iov_base, pieces[0].iov_len, 0)
+                                 : recvmsg(fd_.get(), &message, 0);
     if (received > 0) return static_cast<size_t>(received);
     if (received == 0)
       return Error(ErrorCode::kUnavailable, peer_ + ": connection lost: the target has closed it");

@@ -124,7 +124,8 @@ bool TcpQueue::SendSome() {
   bool worked = false;
   for (int sends = 0; sends < kSendsMax && writable_ && wants_to_send(); ++sends) {
     std::array<iovec, kPieces> pieces;
-    const uint32_t count = connection_.FillSend(pieces);
+    const uint32_t count =
+        connection_.FillSend(std::span(pieces).first(options_.tuning.batches_sends ? kPieces : 1));
     if (count == 0 && !has_backlog()) return worked;
     const Result<size_t> sent = Send(std::span(pieces).first(count));
     if (!sent.ok()) {
@@ -144,7 +145,7 @@ bool TcpQueue::SendSome() {
 // A short read does not clear the flag: the peer's end may have come with the event of the data before it.
 bool TcpQueue::ReceiveSome() {
   bool worked = false;
-  for (int reads = 0; reads < kReadsMax && (readable_ || in_flight_ > 0); ++reads) {
+  for (int reads = 0; reads < kReadsMax && (readable_ || reads_without_event()); ++reads) {
     std::array<iovec, kPieces> pieces;
     const uint32_t count = connection_.ReceiveSpace(pieces);
     const Result<size_t> received = Receive(std::span(pieces).first(count));

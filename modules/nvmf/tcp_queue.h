@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "modules/nvmf/stream_socket.h"
+#include "modules/nvmf/tcp_tuning.h"
 #include "modules/nvmf/tls_stream.h"
 #include "nvme/fabrics/queue_pair.h"
 #include "nvme/tcp/host_connection.h"
@@ -40,6 +41,7 @@ struct TcpQueueOptions {
   nvme::fabrics::TransportAddress address;
   nvme::tcp::HostConnectionOptions connection;
   TlsNames tls;
+  TcpTuning tuning;  // but for its receive buffer, which is the connection's
   // The time until the target has answered ICReq, the TCP connection and TLS included.
   uint64_t connect_timeout_ns = 10 * kNsPerSecond;
 };
@@ -104,6 +106,7 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
   // Encrypted bytes that the kernel has not taken.
   bool has_backlog() const { return tls_ != nullptr && tls_->wants_to_send(); }
   bool wants_to_send() const { return connection_.wants_to_send() || has_backlog(); }
+  bool reads_without_event() const { return in_flight_ > 0 && options_.tuning.reads_without_event; }
   bool SendSome();
   bool ReceiveSome();
   void TooLate();

@@ -3,8 +3,9 @@
 // without a ring and a guest, to set beside another initiator's figures with the same target.
 //
 //   nvmf_loop --address 127.0.0.1:4430 --nqn NQN --namespace UUID [--depth 32] [--write] [--seconds 3] [--core 1] [--json]
+//   [--one-piece-a-send] [--read-on-events] [--receive-buffer-kib 64] [--digests-by-table]   without what makes it fast, one by one
 // Prints thousands of requests a second, the latency's percentiles, and for how many nanoseconds of its core a request keeps the reactor
-// busy: turns that found nothing to do are not counted.
+// busy: turns that found nothing to do are not counted. Beside the mean of that its median, which other programs on the core do not move.
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
@@ -26,6 +27,7 @@
 #include "base/random.h"
 #include "block/pipeline.h"
 #include "modules/nvmf/nvmf.h"
+#include "nvme/tcp/crc32c.h"
 #include "perf/workload/latency_histogram.h"
 #include "reactor/reactor.h"
 
@@ -42,6 +44,8 @@ struct Arguments {
   bool header_digest = false;
   bool data_digest = false;
   double seconds = 3;
+  modules::TcpTuning tuning;
+  bool digests_by_table = false;
   int core = -1;
   uint64_t bytes = uint64_t{512} << 20;
   bool json = false;
@@ -102,6 +106,7 @@ modules::NvmfOptions OptionsOf(const Arguments& arguments) {
       Must(nvme::fabrics::ParseUuid("6f6c4c0e-37a6-4bd0-9d1b-0d4a2c0e1f11")));
   subsystem->header_digest = arguments.header_digest;
   subsystem->data_digest = arguments.data_digest;
+  subsystem->tuning = arguments.tuning;
   return {block::DiskShape("disks/loop", arguments.bytes, 512, 4096), std::move(subsystem),
           Must(nvme::fabrics::ParseUuid(arguments.name_space)), block::AccessMode::kReadWrite};
 }
@@ -132,20 +137,30 @@ class Loop {
     uint64_t ns = 0;
     uint64_t busy_ns = 0;
     perf::LatencyHistogram latency;
+    perf::LatencyHistogram turn;  // of each request: its turn's time, by the requests that ended in it
   };
   Figures Run(uint64_t ns) {
     figures_ = {};
     ending_ = false;
     const uint64_t begun = clock_.NowNs();
-    for (const auto& slot : slots_) Begin(*slot);
+    for (const auto& slot : slots_) Begin(*slot, begun);
     uint64_t last = begun;
+    uint64_t spent_ns = 0;  // of turns that worked, since a request ended
     while (under_way_ > 0) {
       const uint64_t done = figures_.requests;
-      reactor_->RunOnce();
+      const bool worked = reactor_->RunOnce();
       const uint64_t now = clock_.NowNs();
-      if (figures_.requests != done) figures_.busy_ns += now - last;
+      if (worked) {
+        figures_.busy_ns += now - last;
+        spent_ns += now - last;
+      }
       last = now;
       ending_ = now - begun >= ns;
+      const uint64_t ended = figures_.requests - done;
+      if (ended == 0) continue;
+      const uint64_t each_ns = std::exchange(spent_ns, 0) / ended;
+      for (uint64_t i = 0; i < ended; ++i) figures_.turn.Record(each_ns);
+      last = clock_.NowNs();
     }
     figures_.ns = last - begun;
     return std::move(figures_);
@@ -172,9 +187,9 @@ class Loop {
     uint64_t begun_ns = 0;
   };
 
-  void Begin(Slot& slot) {
+  void Begin(Slot& slot, uint64_t now_ns) {
     ++under_way_;
-    slot.begun_ns = clock_.NowNs();
+    slot.begun_ns = now_ns;
     slot.request.op = arguments_.writes ? block::Op::kWrite : block::Op::kRead;
     slot.request.offset_bytes =
         random_.Below(arguments_.bytes / arguments_.block_bytes) * arguments_.block_bytes;
@@ -192,8 +207,9 @@ class Loop {
   void Ended(Slot& slot) {
     --under_way_;
     ++figures_.requests;
-    figures_.latency.Record(clock_.NowNs() - slot.begun_ns);
-    if (!ending_) Begin(slot);
+    const uint64_t now_ns = clock_.NowNs();
+    figures_.latency.Record(now_ns - slot.begun_ns);
+    if (!ending_) Begin(slot, now_ns);
   }
 
   const Arguments arguments_;
@@ -211,6 +227,19 @@ class Loop {
   bool ending_ = false;
 };
 
+void AddTuning(CLI::App& app, Arguments& arguments) {
+  modules::TcpTuning& tuning = arguments.tuning;
+  app.add_flag("!--one-piece-a-send", tuning.batches_sends,
+               "each piece of memory in a system call of its own");
+  app.add_flag("!--read-on-events", tuning.reads_without_event,
+               "wait for the socket's event before each read");
+  app.add_option_function<uint32_t>(
+         "--receive-buffer-kib", [&tuning](uint32_t kib) { tuning.receive_buffer_bytes = kib * 1024; },
+         "what one system call reads at most")
+      ->check(CLI::Range(1, 4096));
+  app.add_flag("--digests-by-table", arguments.digests_by_table, "without the processor's instruction");
+}
+
 void Pin(int core) {
   if (core < 0) return;
   cpu_set_t cores;
@@ -225,10 +254,13 @@ void Print(const Arguments& arguments, const Loop::Figures& figures) {
   const double p50 = static_cast<double>(figures.latency.PercentileNs(0.5)) / 1e3;
   const double p99 = static_cast<double>(figures.latency.PercentileNs(0.99)) / 1e3;
   const double busy = static_cast<double>(figures.busy_ns) / requests;
-  std::printf(arguments.json
-                  ? "{\"kiops\": %.2f, \"p50_us\": %.2f, \"p99_us\": %.2f, \"busy_ns\": %.1f}\n"
-                  : "%.1f thousand a second, p50 %.2f us, p99 %.2f us, busy for %.1f ns a request\n",
-              kiops, p50, p99, busy);
+  const auto turn = static_cast<double>(figures.turn.PercentileNs(0.5));
+  std::printf(
+      arguments.json
+          ? "{\"kiops\": %.2f, \"p50_us\": %.2f, \"p99_us\": %.2f, \"busy_ns\": %.1f, \"turn_ns\": %.1f}\n"
+          : "%.1f thousand a second, p50 %.2f us, p99 %.2f us, busy for %.1f ns a request, the median one "
+            "for %.1f\n",
+      kiops, p50, p99, busy, turn);
 }
 
 }  // namespace
@@ -245,11 +277,13 @@ int main(int argc, char** argv) {
   app.add_flag("--write", arguments.writes);
   app.add_flag("--header-digest", arguments.header_digest);
   app.add_flag("--data-digest", arguments.data_digest);
+  cleat::AddTuning(app, arguments);
   app.add_option("--seconds", arguments.seconds)->capture_default_str();
   app.add_option("--core", arguments.core, "for the loop");
   app.add_option("--bytes", arguments.bytes, "of the namespace that are used")->capture_default_str();
   app.add_flag("--json", arguments.json);
   CLI11_PARSE(app, argc, argv);
+  if (arguments.digests_by_table) cleat::nvme::tcp::SetCrc32cByTable();
   cleat::Loop loop(arguments);
   cleat::Pin(arguments.core);
   constexpr double kNsPerSecond = 1e9;

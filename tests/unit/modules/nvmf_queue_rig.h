@@ -67,6 +67,7 @@ class NvmfQueueRig : public testing::Test {
     connection.digests = digests;
     connection.in_capsule_bytes = in_capsule_bytes;
     modules::TcpQueueOptions options(LoopbackAddress(port), connection);
+    options.tuning = tuning_;
     options.tls = tls_;
     queue_ = std::make_unique<modules::TcpQueue>(options, *reactor_, owner_);
     queue_->Start();
@@ -182,6 +183,7 @@ class NvmfQueueRig : public testing::Test {
   QueueOwner owner_;
   Arena arena_{4 << 20};
   std::vector<std::unique_ptr<block::Segment>> segments_;
+  modules::TcpTuning tuning_;
   modules::TlsNames tls_;
   std::unique_ptr<modules::TcpQueue> queue_;
 };

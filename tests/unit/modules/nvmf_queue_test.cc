@@ -107,6 +107,14 @@ TEST_F(NvmfQueue, ReadsMayEndWithoutACapsule) {
   WritesAndReads(target);
 }
 
+TEST_F(NvmfQueue, WithoutWhatMakesItFastItDoesTheSame) {
+  NvmfTarget target;
+  tuning_ = {.batches_sends = false, .reads_without_event = false, .receive_buffer_bytes = 4096};
+  MakeLive(target.port(), {.header = true, .data = true});
+  WritesAndReads(target);
+  EXPECT_EQ(target.counts.digest_errors, 0U);
+}
+
 TEST_F(NvmfQueue, ATargetThatSendsByteByByteIsUnderstood) {
   NvmfTarget target;
   target.faults.bytewise = true;

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What makes an NVMe/TCP queue fast, each to be switched off on its own, so that what it spares can be measured (tests/bench/nvmf_loop.cc). The
+// defaults are what every disk has. Plain values; any thread.
+#pragma once
+
+#include <cstdint>
+
+namespace cleat::modules {
+
+struct TcpTuning {
+  // Commands and data that are there at a poll go out in one system call. Off: each piece of memory in one of its own.
+  bool batches_sends = true;
+  // A poll with commands in flight reads from the socket, whether an event has come or not. Off: it waits for the event.
+  bool reads_without_event = true;
+  // What one system call reads at most, beside data that goes to its place: from nvme::tcp::kReceiveBufferLeastBytes on. What fits in the
+  // processor's second cache is copied from there.
+  uint32_t receive_buffer_bytes = 64 * 1024;
+};
+
+}  // namespace cleat::modules
