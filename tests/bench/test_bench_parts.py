@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from unittest import mock
 
-from cleat_bench import bars, machine, measure_crypto, measure_malloc, measure_qsd, measure_rbd, measure_rbd_images, page, plan, plots, results, stats
+from cleat_bench import bars, machine, measure_crypto, measure_malloc, measure_qsd, measure_rbd, measure_rbd_images, measure_tcp_initiator, page, plan, plots, results, stats
 from cleat_bench.lab import FULL, QUICK
 from cleat_bench.stats import Figure, figure
 from cleat_guest import BenchError
@@ -88,7 +88,7 @@ class Plan(unittest.TestCase):
         self.assertEqual(self.names("qsd"), ["qsd-null", "qsd-file"])
         self.assertEqual(self.names("sight_cost, idle"), ["sight", "host"])
         alone = [measurement.name for measurement in plan.MEASUREMENTS if measurement not in plan.choose(None)]
-        self.assertEqual(alone, ["nvme", "nvme-upgrade", "pool", "stopped", "rbd-clients"])
+        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "pool", "stopped", "rbd-clients"])
         for name in alone:
             self.assertEqual(self.names(name), [name])
         for wrong in ("nothing", "null,,", "qsd,nothing"):
@@ -98,6 +98,51 @@ class Plan(unittest.TestCase):
     @staticmethod
     def names(only):
         return [measurement.name for measurement in plan.choose(only)]
+
+
+class TcpInitiator(unittest.TestCase):
+    PRINTED = """TCP transport:
+	polls:              1000
+	idle_polls:         900
+======
+TCP (addr:127.0.0.1 subnqn:a) NSID 1 from core  0:   10537.95      41.16      94.87      18.01   16024.31
+Total                                            :   10537.95      41.16      94.87      18.01   16024.31
+ 25.00000% :    22.612us
+ 50.00000% :    23.659us
+"""
+
+    def test_what_spdks_initiator_prints_is_read(self):
+        self.assertEqual(measure_tcp_initiator.read_perf(self.PRINTED, 3),
+                         {"kiops": 10.53795, "p50_us": 23.659, "idle_polls": 900, "seconds": 3})
+        for lacks in ("Total", "50.00000%", "idle_polls"):
+            with self.assertRaises(BenchError):
+                measure_tcp_initiator.read_perf(self.PRINTED.replace(lacks, "-"), 3)
+
+    def test_what_polls_in_vain_cost_is_told_apart_from_requests(self):
+        # A request costs 8,000 ns, a poll in vain 200; half of the second run's time the target stood still.
+        def run(requests, seconds):
+            return {"kiops": requests / seconds / 1e3, "seconds": seconds, "idle_polls": (seconds * 1e9 - requests * 8000) / 200}
+
+        busy, still = run(150_000, 2), run(75_000, 2)
+        idle_ns = measure_tcp_initiator.solve_idle_ns(busy, still)
+        self.assertAlmostEqual(idle_ns, 200)
+        self.assertAlmostEqual(measure_tcp_initiator.spdk_busy_ns(run(40_000, 1), idle_ns), 8000)
+        with self.assertRaises(BenchError):
+            measure_tcp_initiator.solve_idle_ns(busy, busy)
+
+    def test_the_bars_are_measured_also_where_polls_in_vain_can_not_be_told(self):
+        ours = [{"kiops": 100.0, "p50_us": 9.0, "busy_ns": 1000.0}]
+        spdk = [{"kiops": 50.0, "p50_us": 10.0, "idle_polls": 1e6, "seconds": 1.0}]
+        known, unknown, starved = (measure_tcp_initiator.compare(32, ours, spdk, idle_ns) for idle_ns in (200.0, None, 2000.0))
+        self.assertEqual(set(unknown), set(starved))
+        self.assertEqual(known["tcp_initiator_qd32_cpu_vs_spdk"].value, 1000 / 16000)
+        self.assertEqual(unknown["tcp_initiator_vs_spdk_qd32"].value, 2)
+        self.assertEqual(set(known) - set(unknown), {"tcp_initiator_qd32_cpu_vs_spdk", "tcp_initiator_spdk_qd32_cpu_ns"})
+        self.assertEqual(measure_tcp_initiator.compare(1, ours, spdk, None)["tcp_initiator_qd1_p50_vs_spdk"].value, 0.9)
+
+    def test_it_needs_a_built_spdk(self):
+        with mock.patch.dict(os.environ, {"PEER_SPDK": ""}), self.assertRaisesRegex(BenchError, "PEER_SPDK"):
+            measure_tcp_initiator.measure(None)
 
 
 class Machine(unittest.TestCase):

@@ -40,6 +40,10 @@ BARS: dict[str, Bar] = {
         _at_most(0.85, "instructions of engine and kernel a read, by an NVMe drive's own commands, over those through its block device"),
     "nvme_upgrade_gap_ratio":
         _at_most(1.5, "an upgrade under one VM with an NVMe drive: the longest silence, over that of windows without an upgrade"),
+    "tcp_initiator_vs_spdk_qd32":
+        _at_least(1.1, "requests a second over NVMe/TCP over those of spdk_nvme_perf with the same SPDK target, 32 in flight"),
+    "tcp_initiator_vs_spdk_qd128": _at_least(1.1, "likewise, 128 in flight"),
+    "tcp_initiator_qd1_p50_vs_spdk": _at_most(1.0, "likewise, one in flight: median latency over spdk_nvme_perf's"),
     "malloc_extra_ns": _at_most(0, "memory disk minus null disk, over 1.05 x the same copies in a bare loop"),
     "crypto_write_4k_excess": _at_most(1.05, "encrypted writes, 4 KiB data units: what they cost more, over the bare cipher"),
     "crypto_read_4k_excess": _at_most(1.05, "encrypted reads, 4 KiB data units: likewise"),

@@ -31,7 +31,7 @@ def nguid(uuid):
     return uuid.replace("-", "").upper()
 
 
-def _reserve_pages(megabytes):
+def reserve_pages(megabytes):
     """Further free huge pages, that many megabytes at least."""
     with open("/proc/meminfo", encoding="utf-8") as file:
         free = next(int(line.split()[1]) for line in file if line.startswith("HugePages_Free"))
@@ -47,24 +47,27 @@ def _reserve_pages(megabytes):
 
 
 class SpdkTarget:
-    """One process, which sleeps while there is nothing to do. `number` keeps apart what several that run at one time have; `net`: the
-    name of the network namespace that it runs in."""
+    """One process, which sleeps while there is nothing to do, or polls on the core `polls_on`. `number` keeps apart what several that run at
+    one time have; `net`: the name of the network namespace that it runs in."""
 
-    def __init__(self, bench, number=1, memory_mb=256, net=None):
+    def __init__(self, bench, number=1, memory_mb=256, net=None, polls_on=None):
         self._spdk = built_in()
         self._number = number
         self._memory_mb = memory_mb
         self._net = net
+        self._polls_on = polls_on
         self._log = os.path.join(bench.log_dir, f"spdk-{number}.log")
         self._socket = bench.path(f"spdk-{number}.sock")
         self._process = None
 
     def start(self):
-        _reserve_pages(self._memory_mb)
+        reserve_pages(self._memory_mb)
+        core = 0 if self._polls_on is None else self._polls_on
+        sleeps = ["--interrupt-mode"] if self._polls_on is None else []
         inside = ["ip", "netns", "exec", self._net] if self._net else []
         self._process = Process(f"SPDK's target {self._number}", [
-            *inside, os.path.join(self._spdk, "build/bin/nvmf_tgt"), "--disable-cpumask-locks", "-m", "0x1", "-s", str(self._memory_mb),
-            "--no-pci", "-r", self._socket, "--interrupt-mode"], self._log)
+            *inside, os.path.join(self._spdk, "build/bin/nvmf_tgt"), "--disable-cpumask-locks", "-m", hex(1 << core), "-s",
+            str(self._memory_mb), "--no-pci", "-r", self._socket, *sleeps], self._log)
         deadline = time.monotonic() + _RPC_SECONDS
         while True:
             self._process.check_running()
@@ -104,6 +107,10 @@ class SpdkTarget:
     def add_file(self, name, path, uuid, block_bytes=512):
         """A block device over a file."""
         self.rpc("bdev_aio_create", name=name, filename=path, block_size=block_bytes, uuid=uuid)
+
+    def add_null(self, name, blocks, uuid, block_bytes=512):
+        """A block device that keeps nothing."""
+        self.rpc("bdev_null_create", name=name, num_blocks=blocks, block_size=block_bytes, uuid=uuid)
 
     def add_subsystem(self, nqn, device, uuid, nguid):
         """With one namespace, which other processes may show as well: hence its names. Controllers' numbers are each process's own."""
