@@ -87,10 +87,10 @@ class DiskFactoryRig : public testing::Test {
   Opened Open(const DiskSpec& disk, block::AccessMode mode = block::AccessMode::kReadWrite,
               bool acquires = false) {
     std::optional<Opened> opened;
-    Spawn(OpenInto(disk, mode, &opened));
+    Start(OpenInto(disk, mode, &opened));
     Await(opened);
     bool acquired = !acquires || !opened->ok();
-    if (!acquired) Spawn(AcquireInto(*opened->value().pipeline, &acquired));
+    if (!acquired) Start(AcquireInto(*opened->value().pipeline, &acquired));
     while (!acquired) reactor_->RunOnce();
     if (opened->ok()) Close(*opened->value().pipeline);
     return std::move(*opened);
@@ -99,7 +99,7 @@ class DiskFactoryRig : public testing::Test {
   // Writes a block, reads it and flushes, as a front end does. False: the disk can't be opened.
   bool OpenAndUse(const DiskSpec& disk) {
     std::optional<Opened> opened;
-    Spawn(OpenInto(disk, block::AccessMode::kReadWrite, &opened));
+    Start(OpenInto(disk, block::AccessMode::kReadWrite, &opened));
     Await(opened);
     if (!opened->ok()) return false;
     block::Pipeline& pipeline = *opened->value().pipeline;
@@ -121,12 +121,17 @@ class DiskFactoryRig : public testing::Test {
   }
 
  private:
+  // On the reactor, as an engine does.
+  void Start(Task<void> task) {
+    const auto held = std::make_shared<Task<void>>(std::move(task));
+    reactor_->PostCall([held] { Spawn(std::move(*held)); });
+  }
   void Await(const std::optional<Opened>& opened) {
     while (!opened) reactor_->RunOnce();
   }
   void Close(block::Pipeline& pipeline) {
     bool closed = false;
-    Spawn(CloseInto(pipeline, &closed));
+    Start(CloseInto(pipeline, &closed));
     while (!closed) reactor_->RunOnce();
   }
   Task<void> OpenInto(const DiskSpec& disk, block::AccessMode mode, std::optional<Opened>* opened) {
