@@ -112,6 +112,15 @@ ROOMS = {
         "requests": ["doubt"],
         "reservation": ["doubt"],
     },
+    "modules/nvmf": {
+        "socket": [],
+        "login": [],
+        "doubt": [],
+        "channel": ["socket", "login", "doubt"],
+        "path": ["channel", "socket", "login", ""],
+        "reservation": ["path", "channel"],
+        "disk": ["reservation", "path", "channel", "doubt", ""],
+    },
     "perf": {
         "wire": [],
         "vhost_user": ["wire"],
@@ -158,7 +167,7 @@ def layer_of_include(include):
 
 
 def room_in(folder, path):
-    """The room of `folder` in which a file below src lies, "" for the folder itself; None where it lies elsewhere."""
+    """The room of `folder` in which a file below src or modules lies, "" for the folder itself; None where it lies elsewhere."""
     path = path.removeprefix("src/")
     if not path.startswith(folder + "/"):
         return None
@@ -179,10 +188,11 @@ def problem_of_rooms(path, include):
 
 def problems_of_rooms():
     for folder, rooms in ROOMS.items():
-        for path, _, files in sorted(os.walk(os.path.join(ROOT, "src", folder))):
-            room = os.path.relpath(path, os.path.join(ROOT, "src", folder)).partition(os.sep)[0]
+        root = folder if folder.startswith("modules/") else f"src/{folder}"
+        for path, _, files in sorted(os.walk(os.path.join(ROOT, root))):
+            room = os.path.relpath(path, os.path.join(ROOT, root)).partition(os.sep)[0]
             if room not in [*rooms, "."]:
-                yield f"src/{folder}/{room} has no place in the order: add it to ROOMS"
+                yield f"{root}/{room} has no place in the order: add it to ROOMS"
             files = [name for name in files if name.endswith(tuple(LINES_MAX))]
             if len(files) > FILES_MAX:
                 yield f"{os.path.relpath(path, ROOT)} has {len(files)} files, {FILES_MAX} may be: more are two concepts"

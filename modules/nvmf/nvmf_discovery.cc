@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "modules/nvmf/tcp_queue.h"
+#include "modules/nvmf/socket/tcp_queue.h"
 #include "nvme/host/discovery.h"
 #include "reactor/reactor.h"
 #include "reactor/sync.h"

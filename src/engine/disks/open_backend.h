@@ -12,7 +12,7 @@
 #include "engine/protocol/spec.h"
 #include "engine/stores/memory_store.h"
 #include "keys/keyring.h"
-#include "modules/nvmf/login_line.h"
+#include "modules/nvmf/login/login_line.h"
 #include "modules/uring/uring_hub.h"
 #include "reactor/blocking.h"
 #include "reactor/task.h"

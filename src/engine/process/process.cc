@@ -27,7 +27,7 @@
 #include "engine/process/watchdog.h"
 #include "keys/kek_file.h"
 #include "keys/keyring.h"
-#include "modules/nvmf/login_line.h"
+#include "modules/nvmf/login/login_line.h"
 #include "reactor/blocking.h"
 #include "reactor/stall_breaker.h"
 #include "vhost/library.h"

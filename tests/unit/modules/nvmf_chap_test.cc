@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "modules/nvmf/io_queue.h"
-#include "modules/nvmf/login_line.h"
+#include "modules/nvmf/channel/io_queue.h"
+#include "modules/nvmf/login/login_line.h"
 #include "tests/unit/modules/nvmf_rig.h"
 
 namespace cleat::modules::nvmf_chap_test {

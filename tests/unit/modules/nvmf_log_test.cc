@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "modules/nvmf/kept_doubt_log.h"
-#include "modules/nvmf/nvmf_disk.h"
+#include "modules/nvmf/disk/nvmf_disk.h"
+#include "modules/nvmf/doubt/kept_doubt_log.h"
 #include "nvme/host/doubt/doubt_log.h"
 #include "tests/unit/modules/nvmf_log_file.h"
 #include "tests/unit/modules/nvmf_rig.h"

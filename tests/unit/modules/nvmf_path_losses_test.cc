@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What people are told of paths that broke.
-#include "modules/nvmf/path_losses.h"
+#include "modules/nvmf/doubt/path_losses.h"
 
 #include <gtest/gtest.h>
 

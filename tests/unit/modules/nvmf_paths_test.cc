@@ -13,7 +13,7 @@
 
 #include "base/check.h"
 #include "base/unique_fd.h"
-#include "modules/nvmf/io_queue.h"
+#include "modules/nvmf/channel/io_queue.h"
 #include "tests/unit/modules/nvmf_rig.h"
 
 namespace cleat::modules::nvmf_paths_test {

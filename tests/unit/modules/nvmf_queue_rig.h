@@ -23,7 +23,7 @@
 #include "base/unique_fd.h"
 #include "block/memory.h"
 #include "block/segments.h"
-#include "modules/nvmf/tcp_queue.h"
+#include "modules/nvmf/socket/tcp_queue.h"
 #include "nvme/command.h"
 #include "reactor/reactor.h"
 #include "tests/unit/modules/nvmf_target.h"

@@ -15,8 +15,8 @@
 
 #include "base/unique_fd.h"
 #include "block/memory_guard.h"
-#include "modules/nvmf/stream_socket.h"
-#include "modules/nvmf/tcp_queue.h"
+#include "modules/nvmf/socket/stream_socket.h"
+#include "modules/nvmf/socket/tcp_queue.h"
 #include "tests/unit/modules/nvmf_queue_rig.h"
 #include "tests/unit/modules/nvmf_target.h"
 

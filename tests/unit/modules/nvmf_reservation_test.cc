@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "modules/nvmf/nvmf_disk.h"
+#include "modules/nvmf/disk/nvmf_disk.h"
 #include "tests/unit/modules/nvmf_log_file.h"
 #include "tests/unit/modules/nvmf_rig.h"
 

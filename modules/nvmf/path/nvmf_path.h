@@ -19,8 +19,8 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "modules/nvmf/login_arithmetic.h"
-#include "modules/nvmf/tcp_queue.h"
+#include "modules/nvmf/login/login_arithmetic.h"
+#include "modules/nvmf/socket/tcp_queue.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/association.h"
 #include "nvme/host/doubt/doubt.h"

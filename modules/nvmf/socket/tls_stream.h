@@ -24,7 +24,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "modules/nvmf/stream_socket.h"
+#include "modules/nvmf/socket/stream_socket.h"
 #include "nvme/tls/psk.h"
 #include "nvme/tls/session.h"
 

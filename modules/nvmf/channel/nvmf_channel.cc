@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/nvmf_channel.h"
+#include "modules/nvmf/channel/nvmf_channel.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/nvmf_path.h"
+#include "modules/nvmf/path/nvmf_path.h"
 
 #include <sys/random.h>
 

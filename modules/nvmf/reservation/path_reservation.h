@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "modules/nvmf/io_queue.h"
+#include "modules/nvmf/channel/io_queue.h"
 #include "nvme/host/reservation/reservation.h"
 #include "reactor/reactor.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/stream_socket.h"
+#include "modules/nvmf/socket/stream_socket.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/kept_doubt_log.h"
+#include "modules/nvmf/doubt/kept_doubt_log.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/login_line.h"
+#include "modules/nvmf/login/login_line.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/path_reservation.h"
+#include "modules/nvmf/reservation/path_reservation.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/path_losses.h"
+#include "modules/nvmf/doubt/path_losses.h"
 
 #include <algorithm>
 #include <utility>

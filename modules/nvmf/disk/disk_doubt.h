@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "modules/nvmf/kept_doubt_log.h"
+#include "modules/nvmf/doubt/kept_doubt_log.h"
 #include "nvme/host/doubt/doubt_ledger.h"
 #include "reactor/reactor.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/tls_stream.h"
+#include "modules/nvmf/socket/tls_stream.h"
 
 #include <utility>
 

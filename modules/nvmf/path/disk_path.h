@@ -16,9 +16,9 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "modules/nvmf/channel/nvmf_channel.h"
 #include "modules/nvmf/nvmf.h"
-#include "modules/nvmf/nvmf_channel.h"
-#include "modules/nvmf/nvmf_path.h"
+#include "modules/nvmf/path/nvmf_path.h"
 #include "nvme/host/association.h"
 #include "nvme/host/doubt/doubt_ledger.h"
 #include "nvme/host/requests/request_queue.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/nvmf_disk.h"
+#include "modules/nvmf/disk/nvmf_disk.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "modules/nvmf/nvmf_namespace.h"
+#include "modules/nvmf/path/nvmf_namespace.h"
 #include "nvme/host/reservation/reservation_commands.h"
 
 namespace cleat::modules {

@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "modules/nvmf/login_arithmetic.h"
-#include "modules/nvmf/tcp_queue.h"
+#include "modules/nvmf/login/login_arithmetic.h"
+#include "modules/nvmf/socket/tcp_queue.h"
 #include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/fabrics/queue_pair.h"

@@ -27,9 +27,9 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "modules/nvmf/disk_path.h"
-#include "modules/nvmf/io_queue.h"
-#include "modules/nvmf/path_reservation.h"
+#include "modules/nvmf/channel/io_queue.h"
+#include "modules/nvmf/path/disk_path.h"
+#include "modules/nvmf/reservation/path_reservation.h"
 #include "nvme/host/doubt/doubt.h"
 #include "nvme/host/reservation/reservation.h"
 #include "reactor/reactor.h"

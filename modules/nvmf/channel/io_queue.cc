@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/io_queue.h"
+#include "modules/nvmf/channel/io_queue.h"
 
 #include <algorithm>
 #include <utility>

@@ -24,9 +24,9 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "modules/nvmf/stream_socket.h"
-#include "modules/nvmf/tcp_tuning.h"
-#include "modules/nvmf/tls_stream.h"
+#include "modules/nvmf/socket/stream_socket.h"
+#include "modules/nvmf/socket/tcp_tuning.h"
+#include "modules/nvmf/socket/tls_stream.h"
 #include "nvme/fabrics/queue_pair.h"
 #include "nvme/tcp/host_connection.h"
 #include "reactor/poller.h"

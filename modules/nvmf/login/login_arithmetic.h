@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "modules/nvmf/login_line.h"
+#include "modules/nvmf/login/login_line.h"
 #include "nvme/auth/authentication.h"
 #include "nvme/host/queue_login.h"
 #include "reactor/reactor.h"

@@ -21,8 +21,8 @@
 
 #include "base/clock.h"
 #include "block/device.h"
-#include "modules/nvmf/io_queue.h"
-#include "modules/nvmf/kept_doubt_log.h"
+#include "modules/nvmf/channel/io_queue.h"
+#include "modules/nvmf/doubt/kept_doubt_log.h"
 #include "nvme/host/doubt/doubt.h"
 #include "nvme/host/requests/doubt_waits.h"
 #include "nvme/host/requests/request_queue.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/disk_path.h"
+#include "modules/nvmf/path/disk_path.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
-#include "modules/nvmf/nvmf_namespace.h"
+#include "modules/nvmf/path/nvmf_namespace.h"
 #include "nvme/host/reservation/reservation.h"
 
 namespace cleat::modules {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/disk_reservation.h"
+#include "modules/nvmf/reservation/disk_reservation.h"
 
 #include <algorithm>
 #include <utility>

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "modules/nvmf/nvmf_disk.h"
+#include "modules/nvmf/disk/nvmf_disk.h"
 
 namespace cleat::modules {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/disk_doubt.h"
+#include "modules/nvmf/disk/disk_doubt.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
-#include "modules/nvmf/nvmf_path.h"
+#include "modules/nvmf/path/nvmf_path.h"
 
 namespace cleat::modules {
 

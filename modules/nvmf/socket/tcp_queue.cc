@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/tcp_queue.h"
+#include "modules/nvmf/socket/tcp_queue.h"
 
 #include <sys/uio.h>
 

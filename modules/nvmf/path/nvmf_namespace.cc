@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/nvmf_namespace.h"
+#include "modules/nvmf/path/nvmf_namespace.h"
 
 #include <fmt/format.h>
 
