@@ -17,8 +17,8 @@ root=$(cd "$here/../.." && pwd)
 dir=${CLEAT_GUEST_DIR:-$root/build/guest}
 
 readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod sg)
-# The target asks for crc32c by its name, so that no dependency brings it.
-readonly nvme_modules=(virtio_pci virtio_blk virtio_net nvme crc32c_generic nvmet_tcp)
+# The target asks for crc32c by its name, and a connection of its for TLS and the cipher, so that no dependency brings them.
+readonly nvme_modules=(virtio_pci virtio_blk virtio_net nvme crc32c_generic aesni_intel tls nvmet_tcp)
 # Of dm-crypt alone: aes-xts is found by its name, so it has to be there before.
 readonly crypt_modules=(aesni_intel xts dm_crypt)
 # Busybox's shell prefers its own applets, so these go by other names (mke2fs knows ext4 as mkfs.ext4) or by path.
