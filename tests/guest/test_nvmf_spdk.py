@@ -9,8 +9,8 @@ import unittest
 
 from cleat_guest import BenchTest
 from cleat_guest.nvmf_events import NvmfEvents, RemoteDisk, wait_for
+from cleat_guest.nvmf_ways import CLEAR_WAYS, TLS_WAYS, SpdkWays, Walk
 from cleat_guest.spdk_target import SpdkNamespace, built_in, nguid
-from cleat_guest.verified_load import VerifiedLoad
 
 MIB = 1 << 20
 NQN = "nqn.2026-11.example:peer"
@@ -46,29 +46,11 @@ class PeerTest(BenchTest):
 
 class FioTest(PeerTest):
 
-    def test_a_guests_fio_verifies_what_it_wrote(self):
-        """Without digests and with both."""
-        address = "127.0.0.1:4431"
-        target = self.target([address])
-        other = {"nqn": f"{NQN}-digests", "uuid": "91fdba0d-f87b-4c25-b80f-db7be1418b9e"}
-        second = self.bench.path("second.img")
-        with open(second, "wb") as image:
-            image.truncate(DISK_MIB * MIB)
-        target.add_file("Second", second, other["uuid"])
-        target.add_subsystem(other["nqn"], "Second", other["uuid"], nguid(other["uuid"]))
-        target.listen(other["nqn"], address)
-        cleat = self.disk([address]).cleat
-        cleat.ctl("subsystem", "create", "digests", "--nqn", other["nqn"], "--address", address, "--header-digest", "--data-digest")
-        cleat.ctl("disk", "create", "digests", "--size", f"{DISK_MIB}M", "--nvme-tcp", "digests", "--namespace", other["uuid"])
-        disks = {disk: self.bench.path(f"{disk}.sock") for disk in ("remote", "digests")}
-        guest = self.bench.guest(disks=disks, tools="fio")
-        for disk, path in disks.items():
-            cleat.attach(disk, path)
-        guest.wait_ready()
-        loads = [VerifiedLoad(guest, guest.device(disk), name=disk, seed=1, size="8M", io_size="8M", sizes="4k-128k", jobs=2)
-                 for disk in disks]
-        for load in loads:
-            load.wait()
+    def test_a_guests_fio_verifies_what_it_wrote_in_each_way(self):
+        """With each digest, with authentication, over TLS; and what has another secret is refused."""
+        walk = Walk(self.bench, SpdkWays(self.bench))
+        walk.go((*CLEAR_WAYS, *TLS_WAYS))
+        self.assertEqual(walk.refused, 12)
 
 
 class GhostTest(PeerTest):

@@ -34,10 +34,20 @@ class Nvmet:
         """The device's may have changed."""
         self._guest.run(f"echo 1 >{self._namespace(nsid)}/revalidate_size")
 
-    def listen(self, number, address, port):
+    def allow_host(self, host_nqn, key=None, ctrl_key=None, group="null"):
+        """That one and no other, which has to prove that it has `key` and may ask for a proof of `ctrl_key`."""
+        host = f"{NVMET}/hosts/{host_nqn}"
+        secrets = [f"echo {secret} >{host}/{file}" for secret, file in ((key, "dhchap_key"), (ctrl_key, "dhchap_ctrl_key")) if secret]
+        self._guest.run(" && ".join([f"echo 0 >{self.subsystem}/attr_allow_any_host", f"mkdir {host}", *secrets, f"echo {group} >{host}/dhchap_dhgroup",
+                                     f"ln -s {host} {self.subsystem}/allowed_hosts/"]))
+
+    def listen(self, number, address, port, tls=False):
+        """Also at a port that other subsystems have already. `tls`: whoever connects there begins with a handshake."""
         folder = self._port(number)
-        self._guest.run(f"mkdir {folder} && echo tcp >{folder}/addr_trtype && echo ipv4 >{folder}/addr_adrfam && "
-                        f"echo {address} >{folder}/addr_traddr && echo {port} >{folder}/addr_trsvcid && ln -s {self.subsystem} {self.link(number)}")
+        # What a port says of TLS goes when its transport is written, and is taken without an end of line alone.
+        secure = f"printf tls1.3 >{folder}/addr_tsas && printf required >{folder}/addr_treq && " if tls else ""
+        self._guest.run(f"if mkdir {folder} 2>/dev/null; then echo tcp >{folder}/addr_trtype && echo ipv4 >{folder}/addr_adrfam && {secure}"
+                        f"echo {address} >{folder}/addr_traddr && echo {port} >{folder}/addr_trsvcid; fi && ln -s {self.subsystem} {self.link(number)}")
 
     def link(self, number):
         """What makes the subsystem be there at that port."""
@@ -68,7 +78,7 @@ class KernelTarget:
     def __init__(self, bench, image, nqn, uuid):
         self._nqn, self._uuid = nqn, uuid
         self._ports = [_FIRST_PORT + path for path in range(_PATHS)]
-        self.addresses = [f"{_own_loopback()}:{port}" for port in self._ports]
+        self.addresses = [f"{own_loopback()}:{port}" for port in self._ports]
         self._guest = bench.guest("target", tools="nvme", files={"drive": image}, cpus=1, memory_mb=384,
                                   forwards=zip(self.addresses, self._ports))
         self._nvmet = None
@@ -145,7 +155,7 @@ class KernelTarget:
         self._nvmet.enable_namespace(1, True)
 
 
-def _own_loopback():
+def own_loopback():
     """An address of this process' own: all of 127.0.0.0/8 is this machine, and a port that the kernel gives to whoever connects, as a free one
     on 127.0.0.1 mostly is, might connect to itself while nobody listens there."""
     number = os.getpid()

@@ -112,20 +112,29 @@ class SpdkTarget:
         """A block device that keeps nothing."""
         self.rpc("bdev_null_create", name=name, num_blocks=blocks, block_size=block_bytes, uuid=uuid)
 
-    def add_subsystem(self, nqn, device, uuid, nguid):
+    def add_subsystem(self, nqn, device, uuid, nguid, any_host=True):
         """With one namespace, which other processes may show as well: hence its names. Controllers' numbers are each process's own."""
         first = self._number * 100
-        self.rpc("nvmf_create_subsystem", nqn=nqn, allow_any_host=True, serial_number="CLEAT", ana_reporting=True,
+        self.rpc("nvmf_create_subsystem", nqn=nqn, allow_any_host=any_host, serial_number="CLEAT", ana_reporting=True,
                  min_cntlid=first, max_cntlid=first + 99)
         self.rpc("nvmf_subsystem_add_ns", nqn=nqn, namespace={"bdev_name": device, "nsid": 1, "uuid": uuid, "nguid": nguid})
+
+    def add_key(self, name, path):
+        """A secret in a file that nobody else may read."""
+        self.rpc("keyring_file_add_key", name=name, path=path)
+
+    def allow_host(self, nqn, host_nqn, **keys):
+        """`keys`: dhchap_key, dhchap_ctrlr_key, psk, by the names of add_key. What is there has to be proved by, or to, that host."""
+        self.rpc("nvmf_subsystem_add_host", nqn=nqn, host=host_nqn, **keys)
 
     @staticmethod
     def _listener(nqn, address):
         host, port = address.rsplit(":", 1)
         return {"nqn": nqn, "listen_address": {"trtype": "TCP", "adrfam": "IPv4", "traddr": host, "trsvcid": port}}
 
-    def listen(self, nqn, address):
-        self.rpc("nvmf_subsystem_add_listener", **self._listener(nqn, address))
+    def listen(self, nqn, address, tls=False):
+        """`tls`: whoever connects to that address begins with a handshake."""
+        self.rpc("nvmf_subsystem_add_listener", **self._listener(nqn, address), **({"secure_channel": True} if tls else {}))
 
     def unlisten(self, nqn, address):
         """Its connections end too."""
