@@ -10,6 +10,7 @@ and says
 import dataclasses
 import os
 
+from cleat_guest.cleat import WAIT, CtlError
 from cleat_guest.kernel_target import Nvmet, own_loopback
 from cleat_guest.nvmf_events import wait_for
 from cleat_guest.nvmf_secrets import derived_psk, dhchap_secret, tls_psk, write_secret
@@ -22,7 +23,6 @@ DISK_BYTES = 16 << 20
 _KEEP_ALIVE_MS = 60000  # nothing dies here, and what it would leave in doubt waits for an operator
 _PORT = 4420  # of the ways without TLS; those with it have the next one
 _CONTROLLER = "vm"
-_READY, _FAILED = "ATTACHMENT_STATE_READY", "ATTACHMENT_STATE_FAILED"
 _LOAD = {"size": "8M", "io_size": "4M", "sizes": "4k-256k"}
 _NEIGHBOUR = {"size": "4M", "io_size": "4M", "rate": 100}
 # Options of cleatctl's, and what the right secret of each is made of.
@@ -158,18 +158,21 @@ class Walk:
 
     def _is_refused(self, way, what, secrets, words, neighbour):
         self._give(way, secrets)
-        self._cleat.ctl("attach", way.name, _CONTROLLER)
-        # Where the engine tries again it may say something else for a while.
-        status = wait_for(f"{way.name}, with {what}, to be refused: \"{words}\"",
-                          lambda: self._cleat.ctl("attachment", "get", _CONTROLLER, way.name)["status"],
-                          lambda status: status["state"] == _READY or status["state"] == _FAILED and words in status["message"])
-        if status["state"] == _READY:
-            raise BenchError(f"{way.name}, with {what}: attached all the same")
+        # More than once where a target is too busy to answer, and that is the reason.
+        wait_for(f"{way.name}, with {what}, to be refused: \"{words}\"", lambda: self._refusal(way, neighbour), lambda said: words in said)
         self._is_logged(way, words)
-        if neighbour:
-            neighbour.goes_on()  # while the engine tries again and again
-        self._cleat.detach_scsi(way.name, _CONTROLLER)
         self.refused += 1
+
+    def _refusal(self, way, neighbour):
+        """The attachment's message when it has failed; it is gone then."""
+        try:
+            self._cleat.ctl("attach", way.name, _CONTROLLER, WAIT)
+        except CtlError as error:
+            if neighbour:
+                neighbour.goes_on()  # while the engine tries again and again
+            self._cleat.detach_scsi(way.name, _CONTROLLER)
+            return error.message
+        raise BenchError(f"{way.name}: attached with secrets that are not the right ones")
 
     def _is_logged(self, way, words):
         with open(self._cleat.cleatd.log_path, encoding="utf-8") as log:
