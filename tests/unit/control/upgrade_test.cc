@@ -278,8 +278,9 @@ TEST_F(UpgradeTest, AMoveThatIsHeldUpHoldsUpNoOther) {
   green_.WaitForRequest("TakeController controllers/c handed over");
   PassTurn();
   AwaitServed("d", "engine-1");
+  // A controller is served elsewhere a moment before its upgrade counts it.
+  Await("both are counted", [&] { return UpgradeOf().moved() == 2; });
   EXPECT_EQ(UpgradeOf().state(), v1::UPGRADE_STATE_RUNNING);
-  EXPECT_EQ(UpgradeOf().moved(), 2U);
   blue_.Release();
   green_.Release();
   const v1::UpgradeStatus status = AwaitUpgrade();
