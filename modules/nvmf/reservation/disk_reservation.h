@@ -96,7 +96,7 @@ class DiskReservation final : private PathReservationOwner {
   void Leave(bool is_in_doubt);
   // Whether a life is busy with leaving.
   bool IsLeaving() const;
-  // It is not waited for any longer.
+  // The time for leaving is over. What is not unregistered by then stays, and the log says so.
   void EndLeave();
 
   // Why the life is not proved dead, for people; empty: it is being tried, or nobody knows it.

@@ -120,7 +120,8 @@ struct SubsystemRow {
   Labels labels;
   uint64_t revision = 0;
   uint64_t intent_revision = 0;
-  // Who this host is in reservations of its namespaces: drawn at random, since machine identifiers are copied with machines. 0: not yet.
+  // Identifies this host in reservations of the subsystem's namespaces. Random, since machine identifiers are copied with machines; 0: not yet
+  // drawn.
   uint64_t reservation_family = 0;
 };
 
