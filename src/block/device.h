@@ -170,9 +170,12 @@ class Device {
   // How the paths to the storage do; nullopt: of a device that has none of its own.
   virtual std::optional<PathsReport> paths() const { return std::nullopt; }
 
-  // How the disk ends here, before Release and Close: it is detached, so that others may have it; or the process ends while it stays attached,
-  // so that what keeps others away has to stay, for the next engine. Without a word it goes to another engine, or was never this one's.
-  enum class Parting : uint8_t { kDetached, kStaysAttached };
+  // How the disk ends here, before Release and Close. Without a word it goes to another engine, or was never this one's.
+  enum class Parting : uint8_t {
+    kDetached,       // others may have it
+    kStaysAttached,  // the process ends: what keeps others away has to stay, for the next engine
+    kAttachFailed,  // as kDetached, where no engine had it before this one; else as kStaysAttached: a guest is on it, perhaps
+  };
   virtual void SetParting(Parting /*parting*/) {}
 
   // No channel is left. After it the device is only destroyed.

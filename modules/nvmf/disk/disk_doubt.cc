@@ -20,10 +20,15 @@ Status DiskDoubt::MapLog(const UniqueFd& file) {
   return Ok{};
 }
 
-void DiskDoubt::Claim() {
-  if (log_ == nullptr) return;
-  log_->Claim();
+Status DiskDoubt::TryOwn() {
+  if (log_ == nullptr || log_->is_owned()) return Ok{};
+  CLEAT_TRY(log_->TryOwn());
   held_until_ns_ = std::max(held_until_ns_, log_->log().reservation_held_until() * kNsPerSecond);
+  return Ok{};
+}
+
+void DiskDoubt::GiveUp() {
+  if (log_ != nullptr && log_->is_owned()) log_->GiveUp();
 }
 
 void DiskDoubt::Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts) {
@@ -36,9 +41,9 @@ void DiskDoubt::Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool a
 }
 
 void DiskDoubt::Yield() {
-  if (log_ == nullptr || !log_->is_taken()) return;
+  if (log_ == nullptr) return;
   // Lives that go on have nothing under way, and would be taken for some that are over.
-  log_->StoreLives(ledger_.lives());
+  if (log_->is_taken()) log_->StoreLives(ledger_.lives());
   log_->Yield();
 }
 

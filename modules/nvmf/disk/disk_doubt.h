@@ -48,11 +48,14 @@ class DiskDoubt {
   // For channels; nullptr: the disk has none.
   const std::shared_ptr<KeptDoubtLog>& log() const { return log_; }
 
-  // Before Take: whoever else has the log sees that the disk is this engine's.
-  void Claim();
-  // Another engine has claimed the disk since.
-  bool IsMine() const { return log_ == nullptr || (log_->is_taken() && !log_->IsTakenOver()); }
-  bool IsTakenOver() const { return log_ != nullptr && log_->IsTakenOver(); }
+  // Before Take: no other engine that was given the log may have the disk from now on. kUnavailable: one has it.
+  Status TryOwn();
+  // Once it is owned: another engine may have had the disk since this one had it last. Without a log nobody knows.
+  bool may_have_changed_hands() const { return log_ == nullptr || log_->has_changed_hands(); }
+  // Once it is owned: no engine had the disk since it was last detached. Without a log nobody knows.
+  bool is_first() const { return log_ != nullptr && log_->is_first(); }
+  // The disk is detached. While it is owned.
+  void GiveUp();
   // The log, if there is one, is this engine's from now on. `rows`: reactors that have joined. `accepts`: writes do not wait for what it
   // has, for people.
   void Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts);

@@ -36,6 +36,7 @@ class OpenedNvmf final : public NvmfDevice {
     SetSize(size_bytes);
     co_return Ok{};
   }
+  void SetAcquireTimeout(uint64_t wait_ns) override { disk_->SetAcquireTimeout(wait_ns); }
   void SetParting(Parting parting) override { disk_->SetParting(parting); }
   Task<Status> Close() override {
     co_await disk_->Close(/*shutdown=*/true);

@@ -18,6 +18,8 @@ using nvme::host::AssociationInfo;
 using nvme::host::LifeId;
 
 constexpr uint32_t kOriginShift = 48;
+constexpr uint64_t kOwnPauseMinNs = kNsPerMs;
+constexpr uint64_t kOwnPauseMaxNs = 20 * kNsPerMs;
 // OpenNvmf's own codes stay as they are; whatever else a target does wrong is as if it were not there.
 ErrorCode CodeOfRefusal(ErrorCode code) {
   switch (code) {
@@ -84,8 +86,14 @@ Error NvmfDisk::WhyNotOpened() const {
 
 // Channels may be here already, with an I/O queue each; until they have a table they write nothing.
 Task<Status> NvmfDisk::Acquire() {
-  if (!doubt_.IsMine()) doubt_.Claim();
-  if (reservation_) CLEAT_CO_TRY(co_await JoinReservation());
+  CLEAT_CO_TRY(co_await Own());
+  if (reservation_) {
+    Status joined = co_await JoinReservation();
+    if (!joined) {
+      doubt_.Yield();
+      co_return joined;
+    }
+  }
   if (doubt_.MayPublish()) co_return Ok{};
   std::vector<uint32_t> rows;
   for (const Link& link : links_) rows.push_back(link.number);
@@ -94,9 +102,21 @@ Task<Status> NvmfDisk::Acquire() {
   co_return Ok{};
 }
 
+// An engine that had the disk may be on its way out.
+Task<Status> NvmfDisk::Own() {
+  const uint64_t give_up_ns = control_.now_ns() + own_wait_ns_;
+  for (uint64_t pause_ns = kOwnPauseMinNs;; pause_ns = std::min(2 * pause_ns, kOwnPauseMaxNs)) {
+    Status owned = doubt_.TryOwn();
+    if (owned || owned.error().code != ErrorCode::kUnavailable || control_.now_ns() >= give_up_ns)
+      co_return owned;
+    co_await control_.SleepFor(pause_ns);
+  }
+}
+
 // Paths that are slow to join are waited for a moment where another one has joined; they come back by themselves.
 Task<Status> NvmfDisk::JoinReservation() {
-  reservation_->SetActive(true);
+  const bool others_had_it = doubt_.may_have_changed_hands();
+  reservation_->SetActive(others_had_it);
   const uint64_t begun_ns = control_.now_ns();
   {
     const Deadline deadline(control_, changed_, begun_ns + kSlowJoinNs);
@@ -110,22 +130,33 @@ Task<Status> NvmfDisk::JoinReservation() {
   reservation_->ShutOutUnsettled();
   while (!reservation_->IsSettled()) co_await changed_.Wait();
   if (reservation_->HasJoined() || !reservation_->refusal()) co_return Ok{};
-  reservation_->SetActive(false);
+  reservation_->SetInactive();
   co_return *reservation_->refusal();
 }
 
 // Only within a detach is anything to be waited for: an upgrade hands the disk over at once.
 Task<void> NvmfDisk::Release() {
-  if (reservation_ && reservation_->active() && parting_ == block::Device::Parting::kDetached) {
-    const Deadline deadline(control_, changed_, control_.now_ns() + kLeaveNs);
-    while (!links_.empty() && !deadline.passed())
-      co_await changed_.Wait();  // channels that were closed just now
-    reservation_->Leave(!doubt_.ledger().lives().empty());
-    while (reservation_->IsLeaving() && !deadline.passed()) co_await changed_.Wait();
-    reservation_->EndLeave();
+  if (IsToLeave()) {
+    if (reservation_ && reservation_->active()) co_await LeaveReservation();
+    doubt_.GiveUp();
   }
-  if (reservation_) reservation_->SetActive(false);
+  if (reservation_) reservation_->SetInactive();
   doubt_.Yield();
+}
+
+// An attach that fails leaves too, unless a guest may have been on the disk before this engine.
+bool NvmfDisk::IsToLeave() const {
+  return parting_ == block::Device::Parting::kDetached ||
+         (parting_ == block::Device::Parting::kAttachFailed && doubt_.is_first());
+}
+
+Task<void> NvmfDisk::LeaveReservation() {
+  const Deadline deadline(control_, changed_, control_.now_ns() + kLeaveNs);
+  while (!links_.empty() && !deadline.passed())
+    co_await changed_.Wait();  // channels that were closed just now
+  reservation_->Leave(!doubt_.ledger().lives().empty());
+  while (reservation_->IsLeaving() && !deadline.passed()) co_await changed_.Wait();
+  reservation_->EndLeave();
 }
 
 Task<void> NvmfDisk::Close(bool shutdown) {
@@ -531,6 +562,8 @@ void NvmfDisk::CountDoubt(block::PathsReport& report) const {
   }
   report.accepts = Accepts();
   report.doubt_left_by = losses_.DoubtLeftBy();
+  const std::string why_not = reservation_ ? reservation_->WhyNotProved() : std::string();
+  if (!why_not.empty() && !report.doubt_left_by.empty()) report.doubt_left_by += ", not proved: " + why_not;
 }
 
 void NvmfDisk::CountWaits(block::PathsReport& report) const {

@@ -53,6 +53,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   static constexpr uint64_t kResizeWaitNs = kNsPerSecond;
   // How long Release waits at most for the target to let this host out of the reservation.
   static constexpr uint64_t kLeaveNs = 2 * kNsPerSecond;
+  // How long Acquire waits, unless it is told otherwise, for another engine that has the disk.
+  static constexpr uint64_t kOwnNs = 10 * kNsPerSecond;
   // How long Acquire waits at most for a path to join the reservation, and for the others once one has.
   static constexpr uint64_t kJoinNs = 2 * kNsPerSecond;
   static constexpr uint64_t kSlowJoinNs = 500 * kNsPerMs;
@@ -62,8 +64,10 @@ class NvmfDisk final : public NvmfChannelOwner,
 
   // Finds the namespace by any of the paths, or says why not; Close follows in either case.
   Task<Status> Open();
-  // The log of doubt, if there is one, is this engine's in between; when Acquire returns all channels hold what was in it.
+  // The log of doubt, if there is one, is this engine's in between; when Acquire returns all channels hold what was in it. kUnavailable:
+  // another engine has it.
   Task<Status> Acquire();
+  void SetAcquireTimeout(uint64_t wait_ns) { own_wait_ns_ = wait_ns; }
   Task<void> Release();
   void SetParting(block::Device::Parting parting) { parting_ = parting; }
   // No channel is left. With `shutdown` the controller is told.
@@ -108,7 +112,6 @@ class NvmfDisk final : public NvmfChannelOwner,
   void LifeShutOut(nvme::host::LifeId life, const Error& why) override;
   void ProvedDead(nvme::host::LifeId life) override;
   bool MayBeShutOut(nvme::host::LifeId life) const override { return doubt_.ledger().IsReported(life); }
-  bool IsTakenOver() const override { return doubt_.IsTakenOver(); }
   bool IsReservationNeeded() const override { return doubt_.IsReservationNeeded(); }
   void ReservationChanged() override { changed_.Pulse(); }
 
@@ -128,7 +131,10 @@ class NvmfDisk final : public NvmfChannelOwner,
   bool UsesReservation() const {
     return options_.reservation_family != 0 && options_.access == block::AccessMode::kReadWrite;
   }
+  Task<Status> Own();
   Task<Status> JoinReservation();
+  bool IsToLeave() const;
+  Task<void> LeaveReservation();
   DiskPath* PathOf(nvme::host::LifeId life) const;
   bool IsRefused() const;
   Error WhyNotOpened() const;
@@ -173,6 +179,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   uint64_t told_bytes_ = 0;   // what the disk's users know of
 
   std::optional<block::Device::Parting> parting_;
+  uint64_t own_wait_ns_ = kOwnNs;
   bool is_open_ = false;  // Open was successful, and Close has not begun
   bool closing_ = false;
   size_t paths_begun_ = 0;  // and not over

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/nvmf/doubt/kept_doubt_log.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -45,14 +46,24 @@ uint64_t BytesOf(std::vector<BlockRange> ranges) {
   return std::min(blocks, std::numeric_limits<uint64_t>::max() / kBlockBytes) * kBlockBytes;
 }
 
+bool SetLock(const UniqueFd& file, short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;  // from 0 on, and to the end: all of it
+  return fcntl(file.get(), F_OFD_SETLK, &lock) == 0;
+}
+
 DoubtLog::Number NumberFor(bool is_other_doubt) {
   return is_other_doubt ? DoubtLog::Number::kNew : DoubtLog::Number::kKept;
 }
 
 }  // namespace
 
-KeptDoubtLog::KeptDoubtLog(std::span<uint8_t> memory)
-    : memory_(memory), log_(DoubtLog::View(memory, kDoubtLogShape)) {}
+KeptDoubtLog::KeptDoubtLog(std::span<uint8_t> memory, UniqueFd lock, std::string disk)
+    : memory_(memory),
+      lock_(std::move(lock)),
+      disk_(std::move(disk)),
+      log_(DoubtLog::View(memory, kDoubtLogShape)) {}
 
 KeptDoubtLog::~KeptDoubtLog() {
   munmap(memory_.data(), memory_.size());
@@ -69,14 +80,41 @@ Result<std::shared_ptr<KeptDoubtLog>> KeptDoubtLog::Map(const UniqueFd& file, co
             "with that one",
             disk, status.st_size, kDoubtLogBytes));
   }
+  UniqueFd lock(open(fmt::format("/proc/self/fd/{}", file.get()).c_str(), O_RDWR | O_CLOEXEC));
+  if (!lock.valid()) return ErrnoError(errno, disk + ": its log of writes in doubt: opening it for a lock");
   void* const memory =
       mmap(nullptr, kDoubtLogBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
   if (memory == MAP_FAILED) return ErrnoError(errno, disk + ": its log of writes in doubt: mmap");
-  return std::shared_ptr<KeptDoubtLog>(new KeptDoubtLog({static_cast<uint8_t*>(memory), kDoubtLogBytes}));
+  return std::shared_ptr<KeptDoubtLog>(
+      new KeptDoubtLog({static_cast<uint8_t*>(memory), kDoubtLogBytes}, std::move(lock), disk));
+}
+
+Status KeptDoubtLog::TryOwn() {
+  if (is_owned_) return Ok{};
+  if (!SetLock(lock_, F_WRLCK)) {
+    if (errno != EAGAIN && errno != EACCES)
+      return ErrnoError(errno, disk_ + ": its log of writes in doubt: locking it");
+    return Error(ErrorCode::kUnavailable, disk_ + ": another engine of this host has it");
+  }
+  is_owned_ = true;
+  const uint32_t claim = log_.Claim();
+  has_changed_hands_ = claim_ != 0 && claim != claim_ + 1;
+  claim_ = claim;
+  return Ok{};
+}
+
+void KeptDoubtLog::GiveUp() {
+  CLEAT_CHECK(is_owned_);
+  log_.GiveUp();
+}
+
+void KeptDoubtLog::Yield() {
+  is_taken_ = false;
+  if (std::exchange(is_owned_, false)) CLEAT_CHECK(SetLock(lock_, F_UNLCK));
 }
 
 KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, LifeId life, std::span<const LifeId> living) {
-  CLEAT_CHECK(!is_taken_);
+  CLEAT_CHECK(is_owned_ && !is_taken_);
   is_taken_ = true;
   const auto number = static_cast<uint32_t>(life);
   Found found;
@@ -116,7 +154,6 @@ KeptDoubtLog::Found KeptDoubtLog::Take(DoubtLedger& ledger, LifeId life, std::sp
 
 void KeptDoubtLog::StoreLives(std::span<const LifeId> lives) {
   CLEAT_CHECK(is_taken_);
-  if (IsTakenOver()) return;
   if (std::equal(lives.begin(), lives.end(), stored_lives_.begin(), stored_lives_.end())) return;
   stored_lives_.assign(lives.begin(), lives.end());
   log_.StoreLives(lives);
@@ -124,7 +161,6 @@ void KeptDoubtLog::StoreLives(std::span<const LifeId> lives) {
 
 void KeptDoubtLog::Store(const DoubtLedger& ledger) {
   CLEAT_CHECK(is_taken_);
-  if (IsTakenOver()) return;
   const bool is_other = std::exchange(stored_doubts_, ledger.doubts()) != ledger.doubts();
   log_.Store(ledger.ranges(), NumberFor(is_other));
 }

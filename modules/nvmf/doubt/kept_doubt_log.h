@@ -3,10 +3,13 @@
 // engine.
 //
 // An engine that takes a disk over opens it while the one before still serves it, and both map the same memory: the log is another
-// engine's until Take and from Yield on. Only in between does this engine change anything in it.
+// engine's until TryOwn and from Yield on. Only in between does this engine change anything in it, from Take on.
 //
-// Ownership: the disk's core and its channels share it. Take, Yield and Store on the control reactor; each channel writes its row on its
-// own.
+// A lock on the file says which engine has the disk, until Yield or until that engine has ended. Locks are of open files, and all engines
+// are given the same one: each opens the file anew for its lock (F_OFD_SETLK, fcntl(2)).
+//
+// Ownership: the disk's core and its channels share it. TryOwn, Take, Yield and Store on the control reactor; each channel writes its row
+// on its own.
 #pragma once
 
 #include <cstddef>
@@ -38,10 +41,15 @@ class KeptDoubtLog {
     std::optional<Error> unreadable;  // all of the disk is in doubt
     bool was_confirmed = false;  // what it had as ghosts, or the loss of it, is dead by an operator's word
   };
-  // Others that have the log see that the disk is this engine's. Before Take.
-  void Claim() { claim_ = log_.Claim(); }
-  // Another engine has claimed the disk since this one did.
-  bool IsTakenOver() const { return claim_ != 0 && log_.claims() != claim_; }
+  // The disk is this engine's, and no other one's, until Yield. Before Take. kUnavailable: another engine has it.
+  Status TryOwn();
+  bool is_owned() const { return is_owned_; }
+  // While it is owned: another engine had the disk after this one had it last.
+  bool has_changed_hands() const { return has_changed_hands_; }
+  // While it is owned: no engine had the disk since it was last detached.
+  bool is_first() const { return claim_ == 1; }
+  // The disk is detached: whoever owns it next is the first. While it is owned.
+  void GiveUp();
   // For engines to come, too (DoubtLog::HoldReservationUntil).
   void HoldReservationUntil(uint32_t second) { log_.HoldReservationUntil(second); }
 
@@ -51,7 +59,7 @@ class KeptDoubtLog {
   Found Take(nvme::host::DoubtLedger& ledger, nvme::host::LifeId life,
              std::span<const nvme::host::LifeId> living);
   // The disk is another engine's. No attempt is under way.
-  void Yield() { is_taken_ = false; }
+  void Yield();
   bool is_taken() const { return is_taken_; }
 
   // Writes what is in doubt; while it is taken, and before any reactor has a table that says so.
@@ -63,12 +71,16 @@ class KeptDoubtLog {
   const nvme::host::DoubtLog& log() const { return log_; }
 
  private:
-  explicit KeptDoubtLog(std::span<uint8_t> memory);
+  KeptDoubtLog(std::span<uint8_t> memory, UniqueFd lock, std::string disk);
 
   const std::span<uint8_t> memory_;
+  const UniqueFd lock_;  // the file, opened for the lock alone: a mapping of it would keep the lock
+  const std::string disk_;
   nvme::host::DoubtLog log_;  // a view, which never changes: channels copy it on their reactors
+  bool is_owned_ = false;
   bool is_taken_ = false;
-  uint32_t claim_ = 0;          // 0: none yet
+  bool has_changed_hands_ = false;
+  uint32_t claim_ = 0;          // the last one; 0: none yet
   uint64_t stored_doubts_ = 0;  // the ledger's, of what is stored
   std::vector<nvme::host::LifeId> stored_lives_;
 };

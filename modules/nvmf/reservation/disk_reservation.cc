@@ -48,8 +48,6 @@ void DiskReservation::Begin(const DiskPath& path, uint16_t queue) {
 }
 
 void DiskReservation::Join(Life& life) {
-  if (owner_.IsTakenOver()) return StepSoon();
-  unsettled_.insert(life.part->life());
   life.part->Join();
 }
 
@@ -70,17 +68,28 @@ void DiskReservation::End(LifeId id) {
   StepSoon();
 }
 
-void DiskReservation::SetActive(bool active) {
-  if (std::exchange(active_, active) == active) return;
+void DiskReservation::SetActive(bool others_had_it) {
+  if (std::exchange(active_, true)) return;
   StepSoon();
-  if (!active) return;
   refusal_.reset();
   for (Life& life : lives_) {
-    if (!life.part->begun()) Join(life);
-    if (!life.part->joined()) continue;
-    unsettled_.insert(life.part->life());
-    Look(life.part->life());
+    const LifeId id = life.part->life();
+    if (life.part->joined() && !others_had_it) continue;
+    unsettled_.insert(id);
+    if (!life.part->begun()) {
+      Join(life);
+    } else if (others_had_it) {
+      owner_.LifeShutOut(
+          id, {ErrorCode::kFailedPrecondition, disk_ + ": another engine of this host had it meanwhile"});
+    }
   }
+}
+
+void DiskReservation::SetInactive() {
+  active_ = false;
+  unsettled_.clear();
+  to_look_.clear();
+  step_.Cancel();
 }
 
 void DiskReservation::Settle(LifeId life) {
@@ -108,13 +117,15 @@ void DiskReservation::Look(LifeId life) {
 
 void DiskReservation::SetInDoubt(std::span<const LifeId> lives) {
   for (Dead& dead : dead_) dead.in_doubt = std::find(lives.begin(), lives.end(), dead.life) != lives.end();
+  // Whoever is proved by a person's word, and was never seen at a target, takes up no room that is known of.
+  std::erase_if(dead_, [](const Dead& dead) { return !dead.in_doubt && dead.address == kAnyAddress; });
   for (const LifeId life : lives) AddDead(life, true, kAnyAddress);
   StepSoon();
 }
 
-std::string DiskReservation::WhyNotProved(LifeId life) const {
-  const auto found =
-      std::find_if(dead_.begin(), dead_.end(), [life](const Dead& dead) { return dead.life == life; });
+std::string DiskReservation::WhyNotProved() const {
+  const auto found = std::find_if(dead_.begin(), dead_.end(),
+                                  [](const Dead& dead) { return dead.in_doubt && !dead.why_not.empty(); });
   return found == dead_.end() ? std::string() : found->why_not;
 }
 
@@ -172,6 +183,7 @@ void DiskReservation::Seen(LifeId id, const Result<ReservationReport>& report) {
   }
   if (report) {
     to_look_.erase(id);
+    if (leaving_) asked_.insert(life.address);
     AddOthers(life, *report);
     Settle(id);
   } else {
@@ -181,9 +193,9 @@ void DiskReservation::Seen(LifeId id, const Result<ReservationReport>& report) {
   StepSoon();
 }
 
-// An engine that takes the disk claims it before it registers: who is seen before that is over.
+// A report that comes late, when another engine may have the disk, says nothing of who is over.
 void DiskReservation::AddOthers(const Life& life, const ReservationReport& report) {
-  if (owner_.IsTakenOver()) return;
+  if (!active_) return;
   for (const nvme::host::Registrant& other : report.registrants) {
     const std::optional<LifeId> id = nvme::host::LifeOf(other.host_id, family_);
     if (id) AddDead(*id, false, life.address);
@@ -245,7 +257,19 @@ void DiskReservation::Leave(bool is_in_doubt) {
 
 void DiskReservation::EndLeave() {
   if (IsLeaving()) return Stay("no answer yet, and the disk is detached without");
-  if (!dead_.empty()) Stay("a path that broke is registered, and no other one leads there now");
+  if (!dead_.empty()) return Stay("a path that broke is registered, and no other one leads there now");
+  if (asked_.size() < target_.paths.size())
+    Stay("what its target has by a path that is down, nobody knows: " + NotAsked());
+}
+
+std::string DiskReservation::NotAsked() const {
+  std::string who;
+  for (uint32_t address = 0; address < target_.paths.size(); ++address) {
+    if (asked_.contains(address)) continue;
+    if (!who.empty()) who += ", ";
+    who += target_.paths[address].who;
+  }
+  return who;
 }
 
 bool DiskReservation::IsLeaving() const {
@@ -280,7 +304,6 @@ void DiskReservation::StepSoon() {
 
 void DiskReservation::Step() {
   if (!active_ || leaving_) return;
-  if (owner_.IsTakenOver()) return RefuseAll();
   uint64_t soonest_ns = UINT64_MAX;
   const bool may_look = control_.now_ns() >= look_at_ns_;
   if (!may_look && !to_look_.empty()) soonest_ns = look_at_ns_;
@@ -293,14 +316,6 @@ void DiskReservation::Step() {
     }
   }
   if (soonest_ns != UINT64_MAX && !step_.pending()) control_.AddTimer(step_, soonest_ns);
-}
-
-void DiskReservation::RefuseAll() {
-  for (const Life& life : lives_) {
-    if (life.part->busy()) continue;
-    owner_.LifeShutOut(life.part->life(),
-                       {ErrorCode::kFailedPrecondition, disk_ + ": another engine of this host has it"});
-  }
 }
 
 void DiskReservation::ShutOutBy(Life& life, Dead& dead) {

@@ -3,9 +3,10 @@
 // it writes, and lives that are over are shut out by one that is joined, so that a target which can prove that nothing of them will be
 // executed does so.
 //
-// Only the engine that has the disk has registrants. So whatever else of the family a report names is over, be it of this engine, of one
-// that was killed, or of one that has given the disk away; an engine that stands by joins when it acquires the disk. An engine that was
-// taken for dead, and goes on after another one has taken the disk over, joins nothing any more and shuts nobody out.
+// Only the engine that has the disk has registrants, and no two have it (kept_doubt_log.h). So whatever else of the family a report names
+// is over, be it of this engine, of one that was killed, or of one that has given the disk away; an engine that stands by joins when it
+// acquires the disk. One that gets the disk back begins each life anew: the engine that had it meanwhile has shut them out, or does so
+// yet, with a command that is on its way.
 //
 // A proof is tried over each path in turn: a life is a registrant of the process alone that it came to. Where no path can give it, the life
 // stays in doubt, and each path that comes is asked again.
@@ -46,8 +47,6 @@ class DiskReservationOwner {
   virtual void ProvedDead(nvme::host::LifeId life) = 0;
   // Whether no reactor can send anything of a life that is over.
   virtual bool MayBeShutOut(nvme::host::LifeId life) const = 0;
-  // Another engine has the disk by now.
-  virtual bool IsTakenOver() const = 0;
   // Something was proved so lately that the reservation has to be held.
   virtual bool IsReservationNeeded() const = 0;
   // IsSettled or IsLeaving may say something else now.
@@ -74,10 +73,12 @@ class DiskReservation final : private PathReservationOwner {
   // The life is over.
   void End(nvme::host::LifeId life);
 
-  // Whether the disk is this engine's. As it becomes so each life joins, and one that had joined before looks whether it still is a registrant.
-  void SetActive(bool active);
+  // The disk is this engine's: each life joins. One that had joined before goes on, or ends where others had the disk meanwhile.
+  void SetActive(bool others_had_it);
+  // The disk is another engine's, or nobody's.
+  void SetInactive();
   bool active() const { return active_; }
-  // Whether each of these lives has joined, is joined still, or has ended.
+  // Whether each life that there was when the disk became this engine's has joined, or has ended.
   bool IsSettled() const { return unsettled_.empty(); }
   // Lives that are not are shut out: nobody waits for them any longer.
   void ShutOutUnsettled();
@@ -99,8 +100,8 @@ class DiskReservation final : private PathReservationOwner {
   // The time for leaving is over. What is not unregistered by then stays, and the log says so.
   void EndLeave();
 
-  // Why the life is not proved dead, for people; empty: it is being tried, or nobody knows it.
-  std::string WhyNotProved(nvme::host::LifeId life) const;
+  // Why a life that left something in doubt is not proved dead yet, for people; empty: each is just being tried, or there is none.
+  std::string WhyNotProved() const;
 
  private:
   static constexpr uint32_t kAnyAddress = UINT32_MAX;
@@ -145,13 +146,13 @@ class DiskReservation final : private PathReservationOwner {
   void Forget(nvme::host::LifeId dead);
   void StepSoon();
   void Step();
-  void RefuseAll();
   Dead* NextFor(const Life& life, uint64_t& soonest_ns);
   void ShutOutBy(Life& life, Dead& dead);
   void NotProved(Dead& dead, nvme::host::LifeId over, const nvme::host::ShutOutResult& result);
 
   void LeaveBy(Life& life);
   void Stay(const std::string& why);
+  std::string NotAsked() const;
 
   const uint64_t family_;
   const std::string disk_;
@@ -161,6 +162,7 @@ class DiskReservation final : private PathReservationOwner {
   bool active_ = false;
   std::vector<Life> lives_;  // that have begun, and not ended
   std::set<nvme::host::LifeId> unsettled_;
+  std::set<uint32_t> asked_;  // addresses that have said, since Leave, whom their target has
   std::set<nvme::host::LifeId> to_look_;
   uint64_t look_at_ns_ = 0;
   std::optional<Error> refusal_;

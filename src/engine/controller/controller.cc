@@ -161,8 +161,7 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
   Status shown = co_await Show(*target.disk);
   if (!shown) {
     spdlog::warn("{}: not attached to {}: {}", attachment.disk.name, spec_.name, shown.error().message);
-    // A guest may have been on it before this engine; a next try follows.
-    co_await Teardown(target, block::Device::Parting::kStaysAttached);
+    co_await Teardown(target, block::Device::Parting::kAttachFailed);
     co_return shown;
   }
   if (stands_by_) {

@@ -266,10 +266,10 @@ struct NvmeTcp {
   bool operator==(const NvmeTcp& other) const {
     return subsystem == other.subsystem && nqn == other.nqn && name_space == other.name_space;
   }
-  // For each address a connection of the admin queue and one of each reactor's I/O queue; and, while it is opened, the log of doubt,
-  // beside the one that is kept (Engine::KeepMemory).
+  // For each address a connection of the admin queue and one of each reactor's I/O queue; the log of doubt, opened for its lock, and while
+  // the disk is opened once more, beside the one that is kept (Engine::KeepMemory).
   uint32_t files(size_t reactors) const {
-    return 1 + static_cast<uint32_t>(addresses.size() * (1 + reactors));
+    return 2 + static_cast<uint32_t>(addresses.size() * (1 + reactors));
   }
   Task<Opened> Open(const Opening& opening, DiskEvents events) const;
 

@@ -2,11 +2,14 @@
 // A disk that takes part in its namespace's reservation: other hosts are kept out, and what a dead path left in doubt is proved over by the
 // target, without a person's word.
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +23,7 @@ namespace {
 
 using block::IoStatus;
 using block::Op;
+using nvme::host::LifeId;
 using nvme::host::LifeOf;
 using nvme::host::reservation_test::ReservationTarget;
 using test::LogFile;
@@ -50,10 +54,13 @@ class NvmfReservation : public testing::Test {
     rig_.Open(Options(family));
     ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
   }
-  void OpenWith(const LogFile& log) {
+  NvmfOptions OptionsWith(const LogFile& log) {
     NvmfOptions options = Options();
     options.doubt_log = log.Duplicate();
-    rig_.Open(std::move(options));
+    return options;
+  }
+  void OpenWith(const LogFile& log) {
+    rig_.Open(OptionsWith(log));
     ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
   }
   // Another engine, or another host, that opens the disk and takes it.
@@ -90,6 +97,16 @@ class NvmfReservation : public testing::Test {
                         [&](const auto& host) { return LifeOf(host.host_id, family).has_value(); }));
     });
     return count;
+  }
+  // Those of the family that are registered.
+  std::vector<LifeId> Lives() {
+    std::vector<LifeId> lives;
+    rig_.target.Reservations([&](const ReservationTarget& reservations) {
+      for (const auto& host : reservations.registrants) {
+        if (const auto life = LifeOf(host.host_id, kFamily)) lives.push_back(*life);
+      }
+    });
+    return lives;
   }
   // A write that the target has, and does not answer, as its path breaks.
   void LeaveInDoubt(TestDisk& disk, OneWrite& write) {
@@ -173,6 +190,8 @@ TEST_F(NvmfReservation, ATargetThatGivesUpProvesNothing) {
   newer.Start(*disk);
   rig_.ForSomeTurns();
   EXPECT_FALSE(newer.io.done);
+  EXPECT_NE(rig_.device->paths()->doubt_left_by.find("not proved: "), std::string::npos)
+      << rig_.device->paths()->doubt_left_by;
   rig_.target.Reservations([](ReservationTarget& reservations) { reservations.refuse = nullptr; });
   EXPECT_EQ(disk->Wait(newer.io), IoStatus::kOk) << "at a later try";
 }
@@ -256,45 +275,60 @@ TEST_F(NvmfReservation, AnEngineThatStandsByIsRegisteredOnceTheDiskIsItsOwn) {
   EXPECT_TRUE(rig_.Await(next->Close()).ok());
 }
 
-// It was killed, or taken for dead: nobody says that it gives the disk away.
-TEST_F(NvmfReservation, AnEngineThatGoesOnAfterAnotherOneTookTheDiskStaysShutOut) {
+// However long it stands still: nothing but its end, or its word, gives the disk to another one.
+TEST_F(NvmfReservation, AnEngineKeepsItsDiskAsLongAsItLives) {
   const LogFile log;
   OpenWith(log);
-  NvmfOptions options = Options();
-  options.doubt_log = log.Duplicate();
-  const auto next = OpenOther(std::move(options));
-  ASSERT_TRUE(rig_.Await(next->Acquire()).ok());
-  rig_.Until([&] { return Registered() == 1; });
-  {
-    auto disk = rig_.Channel();
-    OneWrite write(0, 4096, 1);
-    write.Start(*disk);
-    EXPECT_EQ(disk->Wait(write.io), IoStatus::kReservationConflict);
-    const uint32_t connections = rig_.target.counts.admin_queues;
-    rig_.Until([&] { return rig_.target.counts.admin_queues >= connections + 2; });
-  }
-  EXPECT_EQ(Registered(), 1U) << "each of its next lives is refused by itself";
-  EXPECT_EQ(rig_.target.counts.conflicts, 1U);
-  Write(*next, 2);
-  rig_.Close();
+  auto opened = rig_.TryOpen(OptionsWith(log));
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  (*opened)->SetAcquireTimeout(20 * kNsPerMs);
+  const auto next = block::Pipeline::Make(std::move(opened).value(), block::AccessMode::kReadWrite).value();
+  const Status refused = rig_.Await(next->Acquire());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(refused.error().message.find("another engine of this host has it"), std::string::npos)
+      << refused.error().message;
+  Write(*rig_.pipeline, 1);
   EXPECT_EQ(Registered(), 1U);
+  rig_.Close();
+  rig_.pipeline.reset();  // as an engine that is killed: nobody has released the disk
+  ASSERT_TRUE(rig_.Await(next->Acquire()).ok());
+  Write(*next, 2);
+  rig_.Until([&] { return Registered() == 1; });
+  EXPECT_EQ(rig_.target.counts.conflicts, 0U);
   EXPECT_TRUE(rig_.Await(next->Close()).ok());
 }
 
-// As in an upgrade that fails after the next engine had the disk.
-TEST_F(NvmfReservation, ADiskThatComesBackWritesAsARegistrant) {
-  Open();
-  const auto next = OpenOther(Options());
+// As in an upgrade that fails after the next engine had the disk: what that one has sent to shut this one out may be on its way.
+TEST_F(NvmfReservation, ADiskThatComesBackBeginsAnewAsARegistrant) {
+  const LogFile log;
+  OpenWith(log);
+  const std::vector<LifeId> before = Lives();
+  const auto next = OpenOther(OptionsWith(log));
   ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
   ASSERT_TRUE(rig_.Await(next->Acquire()).ok());
-  Write(*next, 1);
-  rig_.Until([&] { return Registered() == 1; });
   ASSERT_TRUE(rig_.Await(next->Release()).ok());
   ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
   Write(*rig_.pipeline, 2);
-  EXPECT_EQ(rig_.target.counts.conflicts, 0U);
   rig_.Until([&] { return Registered() == 1; });
+  EXPECT_EQ(rig_.target.counts.conflicts, 0U);
+  const std::vector<LifeId> after = Lives();
+  ASSERT_EQ(before.size(), 1U);
+  ASSERT_EQ(after.size(), 1U);
+  EXPECT_NE(before.front(), after.front()) << "which a late command could still shut out";
   EXPECT_TRUE(rig_.Await(next->Close()).ok());
+}
+
+// As in an upgrade that is given up before the next engine had the disk.
+TEST_F(NvmfReservation, ADiskThatNobodyElseHadGoesOnAsItWas) {
+  const LogFile log;
+  OpenWith(log);
+  const std::vector<LifeId> before = Lives();
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
+  Write(*rig_.pipeline, 1);
+  EXPECT_EQ(Lives(), before);
+  EXPECT_EQ(rig_.target.counts.admin_queues, 1U);
 }
 
 // Somebody has cleared the reservation there, and has one of his own.
@@ -422,6 +456,28 @@ TEST_F(NvmfReservation, AnEngineThatEndsKeepsOtherHostsOutForTheNextOne) {
   EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
 }
 
+// A next try of the attach follows, and a guest may have been on the disk with an engine before.
+TEST_F(NvmfReservation, AnAttachThatFailsLeavesNoMoreThanThereWas) {
+  const LogFile log;
+  OpenWith(log);
+  Part(block::Device::Parting::kAttachFailed);
+  EXPECT_EQ(Registered(), 0U);
+  OpenWith(log);
+  Part(block::Device::Parting::kStaysAttached);
+  EXPECT_EQ(Registered(), 1U);
+  OpenWith(log);
+  rig_.Until([&] { return Registered() == 1; });
+  Part(block::Device::Parting::kAttachFailed);
+  EXPECT_EQ(Registered(), 1U);
+  OpenWith(log);
+  rig_.Until([&] { return Registered() == 1; });
+  Detach();
+  EXPECT_EQ(Registered(), 0U);
+  OpenWith(log);
+  Part(block::Device::Parting::kAttachFailed);
+  EXPECT_EQ(Registered(), 0U) << "it was nobody's after the detach";
+}
+
 TEST_F(NvmfReservation, ADetachTakesAlongWhatABrokenPathLeft) {
   NvmfTarget& second = rig_.AddPath(WithReservations());
   Open();
@@ -430,6 +486,22 @@ TEST_F(NvmfReservation, ADetachTakesAlongWhatABrokenPathLeft) {
   rig_.Until([&] { return rig_.device->paths()->losses == 1; });
   Detach();
   EXPECT_EQ(Registered(), 0U);
+}
+
+// Its target may have registrations of an engine before.
+TEST_F(NvmfReservation, ADetachSaysWhichPathNobodyCouldAsk) {
+  NvmfTarget& second = rig_.AddPath(WithReservations());
+  second.Stop();
+  Open();
+  std::ostringstream lines;
+  auto& sinks = spdlog::default_logger()->sinks();
+  sinks.push_back(std::make_shared<spdlog::sinks::ostream_sink_st>(lines));
+  Detach();
+  sinks.pop_back();
+  EXPECT_EQ(Registered(), 0U);
+  EXPECT_NE(lines.str().find("nobody knows: subsystems/s at 127.0.0.1:" + std::to_string(second.port())),
+            std::string::npos)
+      << lines.str();
 }
 
 // However often one breaks, of the engine that has the disk and of one that stands by.

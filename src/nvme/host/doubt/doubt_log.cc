@@ -197,8 +197,8 @@ uint32_t DoubtLog::Claim() {
   return std::atomic_ref(header_->claims).fetch_add(1, std::memory_order_acq_rel) + 1;
 }
 
-uint32_t DoubtLog::claims() const {
-  return std::atomic_ref(header_->claims).load(std::memory_order_acquire);
+void DoubtLog::GiveUp() {
+  std::atomic_ref(header_->claims).store(0, std::memory_order_release);
 }
 
 void DoubtLog::HoldReservationUntil(uint32_t second) {
@@ -238,6 +238,7 @@ std::array<uint8_t, DoubtLog::kHeaderBytes> DoubtLog::LostHeader(uint32_t number
   Header header{};
   header.magic = kLostMagic;
   header.ghosts = NumberOf(number) << kNumberShift;
+  header.claims = 1;
   std::array<uint8_t, kHeaderBytes> bytes{};
   std::memcpy(bytes.data(), &header, sizeof(header));
   return bytes;

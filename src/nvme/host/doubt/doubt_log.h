@@ -80,10 +80,11 @@ class DoubtLog {
   bool IsConfirmed() const;
 
   // ---- Who has the disk. Apart from all else, so that it holds also where that is lost or damaged
-  // The disk is the caller's from now on, and nobody's who claimed it before: an engine that was taken for dead and goes on sees it.
-  // Returns the number of the claim.
+  // The disk is the caller's from now on. Returns how many have had it since it was last nobody's, with the caller; a log that was lost counts
+  // as one of them. Who may claim it, a lock says that is not the log's affair.
   uint32_t Claim();
-  uint32_t claims() const;
+  // The disk is nobody's: it was detached.
+  void GiveUp();
   // A reservation proves something dead for as long as it is held, until this time: in seconds of CLOCK_MONOTONIC; 0: none.
   void HoldReservationUntil(uint32_t second);
   uint32_t reservation_held_until() const;

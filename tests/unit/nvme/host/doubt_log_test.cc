@@ -74,9 +74,18 @@ TEST_F(TheDoubtLog, IsClaimedByOneEngineAfterTheOtherAndLosesNothingByThat) {
   memory[1] = UINT64_MAX;
   ASSERT_FALSE(DoubtLog::Open(Bytes(memory), kShape, kNumber).ok());
   (void)DoubtLog::Format(Bytes(memory), kShape, std::vector{kOld}, kNumber);
-  EXPECT_EQ(log.claims(), 2U) << "apart from what was damaged";
+  EXPECT_EQ(log.Claim(), 3U) << "apart from what was damaged";
+  log.GiveUp();
+  EXPECT_EQ(log.Claim(), 1U) << "as of a disk that nobody had";
   EXPECT_EQ(log.reservation_held_until(), 77U);
   EXPECT_EQ(log.Read(), std::vector{kOld});
+}
+
+TEST_F(TheDoubtLog, WasSomebodysIfItIsLost) {
+  std::vector<uint64_t> memory(memory_.size());
+  const auto header = DoubtLog::LostHeader(kNumber);
+  std::memcpy(memory.data(), header.data(), header.size());
+  EXPECT_EQ(DoubtLog::View(Bytes(memory), kShape).Claim(), 2U);
 }
 
 TEST_F(TheDoubtLog, HasWhatIsUnderWayAndNotWhatWasAnswered) {
