@@ -170,8 +170,10 @@ class Device {
   // How the paths to the storage do; nullopt: of a device that has none of its own.
   virtual std::optional<PathsReport> paths() const { return std::nullopt; }
 
-  // How the disk ends here, before Release and Close. Without a word it goes to another engine, or was never this one's.
+  // How the disk ends here, before Release and Close.
   enum class Parting : uint8_t {
+    kToNextEngine,  // or it was never this one's: without a word
+    kToOtherHost,  // its VM migrates; it may come back. Release may fail with kUnavailable: not yet, it is owned as before
     kDetached,       // others may have it
     kStaysAttached,  // the process ends: what keeps others away has to stay, for the next engine
     kAttachFailed,  // as kDetached, where no engine had it before this one; else as kStaysAttached: a guest is on it, perhaps

@@ -27,10 +27,7 @@ class OpenedNvmf final : public NvmfDevice {
     return disk_->OpenChannel(reactor);
   }
   Task<Status> Acquire(block::AccessMode /*mode*/) override { return disk_->Acquire(); }
-  Task<Status> Release() override {
-    co_await disk_->Release();
-    co_return Ok{};
-  }
+  Task<Status> Release() override { return disk_->Release(); }
   Task<Status> Resize(uint64_t size_bytes) override {
     CLEAT_CO_TRY(co_await disk_->WaitForSize(size_bytes));
     SetSize(size_bytes);

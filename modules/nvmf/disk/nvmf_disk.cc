@@ -134,29 +134,44 @@ Task<Status> NvmfDisk::JoinReservation() {
   co_return *reservation_->refusal();
 }
 
-// Only within a detach is anything to be waited for: an upgrade hands the disk over at once.
-Task<void> NvmfDisk::Release() {
+// An upgrade hands the disk over at once.
+Task<Status> NvmfDisk::Release() {
+  const bool is_to_other_host = parting_ == block::Device::Parting::kToOtherHost;
   if (IsToLeave()) {
-    if (reservation_ && reservation_->active()) co_await LeaveReservation();
+    Status left;
+    if (reservation_ && reservation_->active()) left = co_await LeaveReservation();
+    if (!left && is_to_other_host) {
+      reservation_->StopLeaving();
+      co_return left;
+    }
+    if (!left) {
+      spdlog::warn(
+          "{}; before another host writes, attach the disk here once more, and detach it two minutes later",
+          left.error().message);
+    }
     doubt_.GiveUp();
   }
   if (reservation_) reservation_->SetInactive();
   doubt_.Yield();
+  co_return Ok{};
 }
 
 // An attach that fails leaves too, unless a guest may have been on the disk before this engine.
 bool NvmfDisk::IsToLeave() const {
-  return parting_ == block::Device::Parting::kDetached ||
-         (parting_ == block::Device::Parting::kAttachFailed && doubt_.is_first());
+  using Parting = block::Device::Parting;
+  return parting_ == Parting::kDetached || parting_ == Parting::kToOtherHost ||
+         (parting_ == Parting::kAttachFailed && doubt_.is_first());
 }
 
-Task<void> NvmfDisk::LeaveReservation() {
+Task<Status> NvmfDisk::LeaveReservation() {
   const Deadline deadline(control_, changed_, control_.now_ns() + kLeaveNs);
-  while (!links_.empty() && !deadline.passed())
-    co_await changed_.Wait();  // channels that were closed just now
+  if (parting_ != block::Device::Parting::kToOtherHost) {
+    while (!links_.empty() && !deadline.passed())
+      co_await changed_.Wait();  // channels that were closed just now
+  }
   reservation_->Leave(!doubt_.ledger().lives().empty());
   while (reservation_->IsLeaving() && !deadline.passed()) co_await changed_.Wait();
-  reservation_->EndLeave();
+  co_return reservation_->EndLeave();
 }
 
 Task<void> NvmfDisk::Close(bool shutdown) {

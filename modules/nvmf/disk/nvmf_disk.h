@@ -68,7 +68,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   // another engine has it.
   Task<Status> Acquire();
   void SetAcquireTimeout(uint64_t wait_ns) { own_wait_ns_ = wait_ns; }
-  Task<void> Release();
+  // kUnavailable: it can't be given to another host yet (Parting::kToOtherHost), and stays this engine's.
+  Task<Status> Release();
   void SetParting(block::Device::Parting parting) { parting_ = parting; }
   // No channel is left. With `shutdown` the controller is told.
   Task<void> Close(bool shutdown);
@@ -134,7 +135,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   Task<Status> Own();
   Task<Status> JoinReservation();
   bool IsToLeave() const;
-  Task<void> LeaveReservation();
+  Task<Status> LeaveReservation();
   DiskPath* PathOf(nvme::host::LifeId life) const;
   bool IsRefused() const;
   Error WhyNotOpened() const;
@@ -178,7 +179,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   uint64_t space_bytes_ = 0;  // the namespace's, as last seen
   uint64_t told_bytes_ = 0;   // what the disk's users know of
 
-  std::optional<block::Device::Parting> parting_;
+  block::Device::Parting parting_ = block::Device::Parting::kToNextEngine;
   uint64_t own_wait_ns_ = kOwnNs;
   bool is_open_ = false;  // Open was successful, and Close has not begun
   bool closing_ = false;

@@ -72,22 +72,25 @@ void DiskReservation::SetActive(bool others_had_it) {
   if (std::exchange(active_, true)) return;
   StepSoon();
   refusal_.reset();
+  const bool anew = std::exchange(has_left_, false) || others_had_it;
   for (Life& life : lives_) {
     const LifeId id = life.part->life();
-    if (life.part->joined() && !others_had_it) continue;
+    if (life.part->joined() && !anew) continue;
     unsettled_.insert(id);
     if (!life.part->begun()) {
       Join(life);
-    } else if (others_had_it) {
-      owner_.LifeShutOut(
-          id, {ErrorCode::kFailedPrecondition, disk_ + ": another engine of this host had it meanwhile"});
+    } else if (anew) {
+      awaits_successor_ = true;
+      owner_.LifeShutOut(id, {ErrorCode::kFailedPrecondition, disk_ + ": others may have had it meanwhile"});
     }
   }
 }
 
 void DiskReservation::SetInactive() {
   active_ = false;
+  leaving_ = false;
   unsettled_.clear();
+  awaits_successor_ = false;
   to_look_.clear();
   step_.Cancel();
 }
@@ -97,6 +100,7 @@ void DiskReservation::Settle(LifeId life) {
 }
 
 void DiskReservation::ShutOutUnsettled() {
+  awaits_successor_ = false;
   for (const LifeId life : unsettled_) {
     owner_.LifeShutOut(life, {ErrorCode::kDeadlineExceeded,
                               disk_ + ": a path has not joined the namespace's reservation in time"});
@@ -163,6 +167,7 @@ void DiskReservation::Forget(LifeId life) {
 // ---- What lives say
 
 void DiskReservation::Joined(LifeId id, const Status& status) {
+  if (status || IsRefusal(status.error())) awaits_successor_ = false;
   if (!status) {
     if (IsRefusal(status.error())) refusal_ = status.error();
     return owner_.LifeShutOut(id, status.error());
@@ -234,7 +239,9 @@ void DiskReservation::NotProved(Dead& dead, LifeId over, const ShutOutResult& re
   dead.not_before_ns = control_.now_ns() + dead.pause_ns;
 }
 
-void DiskReservation::Left(LifeId /*life*/, const Status& status) {
+void DiskReservation::Left(LifeId life, const Status& status) {
+  if (!leaving_ && active_)
+    return owner_.LifeShutOut(life, {ErrorCode::kCancelled, disk_ + ": it stays on this host"});
   if (!status) Stay(status.error().message);
   owner_.ReservationChanged();
 }
@@ -246,20 +253,43 @@ void DiskReservation::ReservationBroken(LifeId life, const Error& reason) {
 // ---- The end
 
 void DiskReservation::Leave(bool is_in_doubt) {
-  CLEAT_CHECK(!leaving_);
+  CLEAT_CHECK(active_ && !leaving_);
   leaving_ = true;
+  has_left_ = true;
+  why_stays_.clear();
+  asked_.clear();
   step_.Cancel();
   if (is_in_doubt) return Stay("writes are in doubt, which must not hit what others write");
   for (Life& life : lives_) {
+    life.last_look = false;
     if (!life.part->busy()) LeaveBy(life);
   }
 }
 
-void DiskReservation::EndLeave() {
-  if (IsLeaving()) return Stay("no answer yet, and the disk is detached without");
-  if (!dead_.empty()) return Stay("a path that broke is registered, and no other one leads there now");
-  if (asked_.size() < target_.paths.size())
+Status DiskReservation::EndLeave() {
+  if (IsLeaving()) {
+    Stay("no answer yet");
+  } else if (!dead_.empty()) {
+    Stay("a path that broke is registered, and no other one leads there now");
+  } else if (asked_.size() < target_.paths.size()) {
     Stay("what its target has by a path that is down, nobody knows: " + NotAsked());
+  }
+  if (why_stays_.empty()) return Ok{};
+  return Error(ErrorCode::kUnavailable, disk_ + ": this host stays registered at its target: " + why_stays_);
+}
+
+void DiskReservation::StopLeaving() {
+  leaving_ = false;
+  has_left_ = false;
+  for (Life& life : lives_) {
+    if (life.part->busy() || life.part->joined()) continue;
+    if (life.part->begun()) {
+      owner_.LifeShutOut(life.part->life(), {ErrorCode::kCancelled, disk_ + ": it stays on this host"});
+    } else {
+      Join(life);
+    }
+  }
+  StepSoon();
 }
 
 std::string DiskReservation::NotAsked() const {
@@ -273,26 +303,23 @@ std::string DiskReservation::NotAsked() const {
 }
 
 bool DiskReservation::IsLeaving() const {
-  return leaving_ && !stays_ &&
+  return leaving_ && why_stays_.empty() &&
          std::any_of(lives_.begin(), lives_.end(), [](const Life& life) { return life.part->busy(); });
 }
 
 // What is over and still registered goes first, as somebody has to be there for it.
 void DiskReservation::LeaveBy(Life& life) {
   if (owner_.IsReservationNeeded()) Stay("what a broken path left was shut out less than two minutes ago");
-  if (stays_ || !life.part->joined()) return owner_.ReservationChanged();
+  if (!why_stays_.empty() || !life.part->joined()) return owner_.ReservationChanged();
   if (!std::exchange(life.last_look, true)) return life.part->See();
   uint64_t soonest_ns = UINT64_MAX;
   if (Dead* const dead = NextFor(life, soonest_ns)) return ShutOutBy(life, *dead);
   life.part->Leave();
 }
 
+// The first reason counts.
 void DiskReservation::Stay(const std::string& why) {
-  if (std::exchange(stays_, true)) return;
-  spdlog::warn(
-      "{}: this host stays registered at its target: {}; before another host writes, attach the disk here "
-      "once more, and detach it two minutes later",
-      disk_, why);
+  if (why_stays_.empty()) why_stays_ = why;
 }
 
 // ---- Looks, and who is shut out

@@ -11,8 +11,8 @@
 // A proof is tried over each path in turn: a life is a registrant of the process alone that it came to. Where no path can give it, the life
 // stays in doubt, and each path that comes is asked again.
 //
-// When the disk is detached each life unregisters, so that another host may have the namespace. What was proved dead is so only while the
-// reservation is held, and what is in doubt must not hit another host's data: in these cases the registrations stay.
+// When the disk is detached, or its VM migrates, each life unregisters, so that another host may have the namespace. What was proved dead is
+// so only while the reservation is held, and what is in doubt must not hit another host's data: in these cases the registrations stay.
 //
 // Ownership: the disk's core owns it, on the control reactor. The owner is called from timers and from callbacks of queues, and may call each
 // method from there. Limits: kDeadMax lives that wait to be shut out.
@@ -78,9 +78,10 @@ class DiskReservation final : private PathReservationOwner {
   // The disk is another engine's, or nobody's.
   void SetInactive();
   bool active() const { return active_; }
-  // Whether each life that there was when the disk became this engine's has joined, or has ended.
-  bool IsSettled() const { return unsettled_.empty(); }
-  // Lives that are not are shut out: nobody waits for them any longer.
+  // Whether each life that there was when the disk became this engine's has joined, or has ended; and where it had to begin anew, whether any
+  // that followed has joined, or was refused.
+  bool IsSettled() const { return unsettled_.empty() && !awaits_successor_; }
+  // Lives that are not are shut out: nobody waits for them, or for those that follow, any longer.
   void ShutOutUnsettled();
   // Whether any life may write.
   bool HasJoined() const;
@@ -92,13 +93,15 @@ class DiskReservation final : private PathReservationOwner {
   // All lives that have left something in doubt and can't send any more.
   void SetInDoubt(std::span<const nvme::host::LifeId> lives);
 
-  // The disk is detached, and nothing is under way: each life that is joined leaves, once lives that are over are shut out; none joins any
-  // more. Where this host has to stay registered the log says why. Once.
+  // Another host is to have the disk, and nothing is under way: each life that is joined leaves, once lives that are over are shut out; none
+  // joins any more. EndLeave follows, then StopLeaving or SetInactive.
   void Leave(bool is_in_doubt);
   // Whether a life is busy with leaving.
   bool IsLeaving() const;
-  // The time for leaving is over. What is not unregistered by then stays, and the log says so.
-  void EndLeave();
+  // The time for leaving is over. kUnavailable: this host is registered still, or may be, and why.
+  Status EndLeave();
+  // The disk stays this engine's: lives join as before, each that has left by one that follows it.
+  void StopLeaving();
 
   // Why a life that left something in doubt is not proved dead yet, for people; empty: each is just being tried, or there is none.
   std::string WhyNotProved() const;
@@ -163,12 +166,14 @@ class DiskReservation final : private PathReservationOwner {
   std::vector<Life> lives_;  // that have begun, and not ended
   std::set<nvme::host::LifeId> unsettled_;
   std::set<uint32_t> asked_;  // addresses that have said, since Leave, whom their target has
+  bool awaits_successor_ = false;
   std::set<nvme::host::LifeId> to_look_;
   uint64_t look_at_ns_ = 0;
   std::optional<Error> refusal_;
   std::vector<Dead> dead_;
   bool leaving_ = false;
-  bool stays_ = false;  // registered, though leaving
+  std::string why_stays_;  // registered, though leaving; empty: it does not
+  bool has_left_ = false;  // since it was active
   PauseTimer step_{*this};
 };
 

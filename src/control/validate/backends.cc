@@ -30,7 +30,7 @@ class BackendKind {
   virtual KeptMemory Keeps(const v1::DiskSpec& spec) const = 0;
   virtual bool GrowsInEngine() const = 0;
   virtual std::string WhyReadOnly(const v1::DiskSpec& spec) const = 0;
-  virtual std::string WhyItStays() const = 0;
+  virtual std::string WhyItStays(bool has_reservations) const = 0;
   virtual void Put(const DiskRow& row, bool path_checked, engine::v1::Disk* disk) const = 0;
 };
 
@@ -59,7 +59,7 @@ class NoKind final : public BackendKind {
   KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
-  std::string WhyItStays() const override { return {}; }
+  std::string WhyItStays(bool /*has_reservations*/) const override { return {}; }
   void Put(const DiskRow& /*row*/, bool /*path_checked*/, engine::v1::Disk* /*disk*/) const override {}
 
  private:
@@ -85,7 +85,7 @@ class NullKind final : public BackendKind {
   KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
-  std::string WhyItStays() const override { return {}; }
+  std::string WhyItStays(bool /*has_reservations*/) const override { return {}; }
   void Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* disk) const override {
     disk->mutable_null()->set_skip_reads(row.spec.null().skip_reads());
   }
@@ -102,7 +102,9 @@ class MemoryKind final : public BackendKind {
   KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kContent; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
-  std::string WhyItStays() const override { return "is memory, which a VM can't migrate with"; }
+  std::string WhyItStays(bool /*has_reservations*/) const override {
+    return "is memory, which a VM can't migrate with";
+  }
   void Put(const DiskRow& /*row*/, bool /*path_checked*/, engine::v1::Disk* disk) const override {
     disk->mutable_memory();
   }
@@ -128,7 +130,7 @@ class FileKind final : public BackendKind {
   KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
-  std::string WhyItStays() const override { return {}; }
+  std::string WhyItStays(bool /*has_reservations*/) const override { return {}; }
   void Put(const DiskRow& row, bool path_checked, engine::v1::Disk* disk) const override {
     disk->mutable_file()->set_path(row.spec.file().path());
     if (path_checked) disk->mutable_file()->set_path_checked(true);
@@ -158,7 +160,7 @@ class RbdKind final : public BackendKind {
     return fmt::format("is the snapshot '{}' of image '{}', which nobody can write", spec.rbd().snapshot(),
                        spec.rbd().image());
   }
-  std::string WhyItStays() const override { return {}; }
+  std::string WhyItStays(bool /*has_reservations*/) const override { return {}; }
   void Put(const DiskRow& row, bool path_checked, engine::v1::Disk* disk) const override;
 
  private:
@@ -211,7 +213,7 @@ class PoolKind final : public BackendKind {
   KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
-  std::string WhyItStays() const override {
+  std::string WhyItStays(bool /*has_reservations*/) const override {
     return "is on a drive of its host, which a VM can't migrate with";
   }
   void Put(const DiskRow& row, bool path_checked, engine::v1::Disk* disk) const override;
@@ -256,8 +258,9 @@ class NvmeTcpKind final : public BackendKind {
   bool GrowsInEngine() const override { return true; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
   // Without reservations a destination could not tell that the source's writes have ended.
-  std::string WhyItStays() const override {
-    return "is a namespace from which another host can't be shut out yet, so that a VM can't migrate with it";
+  std::string WhyItStays(bool has_reservations) const override {
+    if (has_reservations) return {};
+    return "is a namespace of a subsystem without reservations, which a VM can't migrate with";
   }
   // ToEngine adds how the subsystem is reached.
   void Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* disk) const override {
@@ -291,7 +294,9 @@ class ExampleKind final : public BackendKind {
   KeptMemory Keeps(const v1::DiskSpec& /*spec*/) const override { return KeptMemory::kNone; }
   bool GrowsInEngine() const override { return false; }
   std::string WhyReadOnly(const v1::DiskSpec& /*spec*/) const override { return {}; }
-  std::string WhyItStays() const override { return "is its engine's own, which a VM can't migrate with"; }
+  std::string WhyItStays(bool /*has_reservations*/) const override {
+    return "is its engine's own, which a VM can't migrate with";
+  }
   void Put(const DiskRow& row, bool /*path_checked*/, engine::v1::Disk* disk) const override {
     disk->mutable_example()->set_fill(row.spec.example().fill());
   }
@@ -446,8 +451,8 @@ std::string WhyReadOnly(const v1::DiskSpec& spec) {
   return KindOf(spec).WhyReadOnly(spec);
 }
 
-std::string WhyItStays(const v1::DiskSpec& spec) {
-  return KindOf(spec).WhyItStays();
+std::string WhyItStays(const v1::DiskSpec& spec, bool has_reservations) {
+  return KindOf(spec).WhyItStays(has_reservations);
 }
 
 void PutBackend(const DiskRow& row, bool path_checked, engine::v1::Disk* disk) {

@@ -74,8 +74,9 @@ bool GrowsInEngine(const v1::DiskSpec& spec);
 // What comes after the disk's name in a refusal; empty: it is none.
 // "is ..., which nobody can write": attached read-only alone.
 std::string WhyReadOnly(const v1::DiskSpec& spec);
-// "is ..., which a VM can't migrate with": its content stays on this host.
-std::string WhyItStays(const v1::DiskSpec& spec);
+// "is ..., which a VM can't migrate with": its content stays on this host, or another host could not be kept out of it. `has_reservations`:
+// its subsystem has (HasReservations).
+std::string WhyItStays(const v1::DiskSpec& spec, bool has_reservations);
 
 // The back end as an engine is told of it. `path_checked`: its path was looked at when the disk was made, and the engine knows what
 // that means.

@@ -90,6 +90,16 @@ Task<Status> AttachedDisk::Release() {
   co_return released;
 }
 
+Task<Status> AttachedDisk::ReleaseToOtherHost() {
+  if (!owned_) co_return Ok{};
+  block::Device& device = pipeline_->device();
+  device.SetParting(block::Device::Parting::kToOtherHost);
+  Status released = co_await pipeline_->Release();
+  device.SetParting(block::Device::Parting::kToNextEngine);
+  owned_ = !released && released.error().code == ErrorCode::kUnavailable;
+  co_return released;
+}
+
 virtio::DiskChannelRef AttachedDisk::ChannelOn(Reactor& io) const {
   for (const Place& place : places_) {
     if (place.io == &io) {

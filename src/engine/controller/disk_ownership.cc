@@ -92,7 +92,8 @@ Task<void> DiskOwnership::Run() {
     if (wanted_ && !owned()) {
       co_await AcquireAll();
     } else if (AnyInVain()) {
-      (void)co_await ForEachPending(&DiskOwnership::ReleaseOne);
+      const Status released = co_await ForEachPending(&DiskOwnership::ReleaseOne);
+      if (!released) co_await Pause();
     } else {
       break;
     }
@@ -127,7 +128,12 @@ Task<void> DiskOwnership::AcquireAll() {
     on_change_();
   }
   (void)co_await ForEachPending(&DiskOwnership::ReleaseOne);
-  if (!wanted_ || closing_.cancelled()) co_return;
+  if (wanted_) co_await Pause();
+}
+
+// Before the next attempt, unless something has changed by then.
+Task<void> DiskOwnership::Pause() {
+  if (closing_.cancelled()) co_return;
   CancelToken pause;
   pause_ = &pause;
   co_await context_.control.SleepFor(retry_ns_, &pause);
@@ -173,12 +179,18 @@ Task<Status> DiskOwnership::AcquireOne(Target& target) {
   co_return resized;
 }
 
+// What can't be given up yet - the storage may still do something for this host - is the guest's as before, if it comes back.
 Task<Status> DiskOwnership::ReleaseOne(Target& target) {
   AttachedDisk& disk = *target.disk;
-  Status released = co_await disk.Release();
-  if (disk.state == AttachmentState::kActive) {
+  Status released = co_await disk.ReleaseToOtherHost();
+  if (disk.state != AttachmentState::kActive) co_return released;
+  if (!disk.owned()) {
     SetState(disk, AttachmentState::kReleased, kReleasedMessage);
     spdlog::info("{}: released by {}: its VM migrates to another host", disk.spec.disk.name, spec_.name);
+  } else if (disk.message != released.error().message) {
+    spdlog::warn("{}; {} gives it to the host that its VM migrates to as soon as it can",
+                 released.error().message, spec_.name);
+    SetState(disk, AttachmentState::kActive, released.error().message.c_str());
   }
   co_return released;
 }

@@ -64,6 +64,7 @@ class DiskOwnership final : public vhost::Ownership {
   Task<Status> AcquireOne(Target& target);
   Task<Status> ReleaseOne(Target& target);
   Task<void> AcquireAll();
+  Task<void> Pause();
   void TakeAll();
   bool AnyInVain() const;
   void SetState(AttachedDisk& disk, AttachmentState state, const char* message);

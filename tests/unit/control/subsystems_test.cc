@@ -358,7 +358,7 @@ TEST_F(SubsystemsTest, ANamespaceIsOneDisksUnlessBothOnlyRead) {
   EXPECT_TRUE(state_->disks().Create(reader).ok());
 }
 
-TEST_F(SubsystemsTest, ADiskOfOneDoesNotMigrate) {
+TEST_F(SubsystemsTest, ADiskOfOneMigratesOnlyWithReservations) {
   ASSERT_TRUE(Create(NewSubsystem("array")).ok());
   ASSERT_TRUE(state_->disks().Create(NvmeDisk("a")).ok());
   ASSERT_TRUE(state_->controllers().Create(NewController("vm")).ok());
@@ -367,9 +367,19 @@ TEST_F(SubsystemsTest, ADiskOfOneDoesNotMigrate) {
   const auto incoming = state_->attachments().Attach(attach);
   ASSERT_FALSE(incoming.ok()) << "two hosts would write to the namespace";
   EXPECT_EQ(MetadataOf(incoming.error(), "field"), "spec.mode");
-  EXPECT_NE(incoming.error().message.find("can't be shut out"), std::string::npos)
+  EXPECT_NE(incoming.error().message.find("without reservations"), std::string::npos)
       << incoming.error().message;
-  EXPECT_TRUE(state_->attachments().Attach(Attach("a", "vm")).ok());
+  v1::CreateSubsystemRequest safe = NewSubsystem("safe");
+  safe.mutable_subsystem()->mutable_spec()->set_nqn("nqn.2014-08.org.example:safe");
+  safe.mutable_subsystem()->mutable_spec()->set_reservations(v1::RESERVATIONS_EXCLUSIVE);
+  ASSERT_TRUE(Create(safe).ok());
+  v1::CreateDiskRequest disk = NvmeDisk("b");
+  disk.mutable_disk()->mutable_spec()->mutable_nvme_tcp()->set_subsystem("subsystems/safe");
+  ASSERT_TRUE(state_->disks().Create(disk).ok());
+  v1::AttachDiskRequest safe_attach = Attach("b", "vm");
+  safe_attach.mutable_attachment()->mutable_spec()->set_mode(v1::ATTACHMENT_MODE_INCOMING);
+  const auto attached = state_->attachments().Attach(safe_attach);
+  EXPECT_TRUE(attached.ok()) << attached.error().message;
 }
 
 // ---- The store ----

@@ -23,6 +23,7 @@ struct Storage {
   std::map<std::string, std::string> owners;  // by disk
   std::map<std::string, uint64_t> bytes;
   std::map<std::string, std::string> broken;  // can't be acquired: why
+  std::map<std::string, std::string> stuck;   // can't be given to another host yet: why
 };
 
 class LockDevice final : public block::Device {
@@ -61,9 +62,13 @@ class LockDevice final : public block::Device {
   }
   Task<Status> Release() override {
     EXPECT_EQ(storage_.owners[name()], host_) << "releases what it does not own";
+    const std::string stuck = storage_.stuck[name()];
+    if (!stuck.empty() && parting_ == Parting::kToOtherHost)
+      co_return Error(ErrorCode::kUnavailable, name() + ": " + stuck);
     storage_.owners[name()].clear();
     co_return Ok{};
   }
+  void SetParting(Parting parting) override { parting_ = parting; }
   Task<Status> Resize(uint64_t size_bytes) override {
     SetSize(size_bytes);
     co_return Ok{};
@@ -74,6 +79,7 @@ class LockDevice final : public block::Device {
   Storage& storage_;
   const DiskEvents events_;
   uint64_t patience_ns_ = 0;
+  Parting parting_ = Parting::kToNextEngine;
 };
 
 struct Disks final : DiskFactory {
@@ -163,6 +169,7 @@ class Side {
     for (const AttachmentReport& report : controller_.Attachments()) states.push_back(report.state);
     return states;
   }
+  std::string message(uint32_t target) const { return controller_.Attachment(target)->message; }
   uint64_t bytes(uint32_t target) const { return controller_.Attachment(target)->spec.disk.size_bytes; }
 
   int told = 0;
@@ -294,6 +301,34 @@ TEST_F(DiskOwnershipTest, AbortedBeforeTheReleaseIsDone) {
   source.AcquireAsync();
   EXPECT_TRUE(reactors.RunUntil([&] { return source.told == 1; }));
   EXPECT_EQ(source.states(), States({kActive, kActive}));
+  EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "sourcesource");
+}
+
+TEST_F(DiskOwnershipTest, WhatCantBeGivenUpYetIsGivenUpLater) {
+  source.AttachBoth(false);
+  source.AcquireAsync();
+  target.AttachBoth(true);
+  storage.stuck["disks/y"] = "writes are in doubt";
+  source.HandOff();
+  target.AcquireAsync();
+  RunFor(5 * kNsPerSecond);
+  EXPECT_EQ(source.states(), States({kReleased, kActive}));
+  EXPECT_EQ(source.message(1), "disks/y: writes are in doubt");
+  EXPECT_EQ(target.told, 0);
+  storage.stuck.clear();
+  EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
+  EXPECT_EQ(source.states(), States({kReleased, kReleased}));
+}
+
+TEST_F(DiskOwnershipTest, AGuestThatComesBackHasWhatWasNotGivenUp) {
+  source.AttachBoth(false);
+  storage.stuck["disks/y"] = "writes are in doubt";
+  source.HandOff();
+  EXPECT_TRUE(reactors.RunUntil([&] { return OwnerOf("x").empty() && !source.message(1).empty(); }));
+  source.AcquireAsync();
+  EXPECT_TRUE(reactors.RunUntil([&] { return source.told == 1; }));
+  EXPECT_EQ(source.states(), States({kActive, kActive}));
+  EXPECT_EQ(source.message(1), "");
   EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "sourcesource");
 }
 

@@ -87,6 +87,11 @@ class NvmfReservation : public testing::Test {
     ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
     rig_.Close();
   }
+  void HandOver() {
+    rig_.device->SetParting(block::Device::Parting::kToOtherHost);
+    ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
+    rig_.device->SetParting(block::Device::Parting::kToNextEngine);
+  }
   void Detach() { Part(block::Device::Parting::kDetached); }
   // The hosts that are registered, of the family.
   size_t Registered(uint64_t family = kFamily) {
@@ -439,6 +444,68 @@ TEST_F(NvmfReservation, OnceWhatAProofNeedsIsOverTheDetachLeaves) {
   disk.reset();
   Detach();
   EXPECT_EQ(Registered(), 0U);
+}
+
+// ---- The VM migrates
+
+TEST_F(NvmfReservation, ADiskGoesToAnotherHostAndComesBack) {
+  const LogFile log;
+  OpenWith(log);
+  const auto there = OpenOther(Options(kOtherFamily));
+  Write(*rig_.pipeline, 1);
+  EXPECT_FALSE(rig_.Await(there->Acquire()).ok()) << "too early";
+  HandOver();
+  EXPECT_EQ(Registered(), 0U);
+  ASSERT_TRUE(rig_.Await(there->Acquire()).ok());
+  Write(*there, 2);
+  EXPECT_FALSE(rig_.Await(rig_.pipeline->Acquire()).ok()) << "too early";
+  auto& device = there->device();
+  device.SetParting(block::Device::Parting::kToOtherHost);
+  ASSERT_TRUE(rig_.Await(there->Release()).ok());
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
+  Write(*rig_.pipeline, 3);
+  EXPECT_EQ(Registered(), 1U);
+  EXPECT_EQ(Registered(kOtherFamily), 0U);
+  EXPECT_EQ(rig_.target.counts.conflicts, 0U);
+  EXPECT_TRUE(rig_.Await(there->Close()).ok());
+}
+
+TEST_F(NvmfReservation, WhatIsInDoubtKeepsADiskOnItsHost) {
+  rig_.subsystem.proofs.preempted = false;
+  const LogFile log;
+  OpenWith(log);
+  {
+    auto disk = rig_.Channel();
+    OneWrite write(8192, 4096, 1);
+    LeaveInDoubt(*disk, write);
+    EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  }
+  rig_.device->SetParting(block::Device::Parting::kToOtherHost);
+  const Status kept = rig_.Await(rig_.pipeline->Release());
+  ASSERT_FALSE(kept.ok());
+  EXPECT_EQ(kept.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(kept.error().message.find("in doubt"), std::string::npos) << kept.error().message;
+  Write(*rig_.pipeline, 2);  // the migration is given up: 0 is not in doubt
+  rig_.ConfirmDead();
+  rig_.Until([&] { return Registered() == 1; });
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
+  EXPECT_EQ(Registered(), 0U);
+}
+
+// A target that lets one path out, and says nothing on the other one.
+TEST_F(NvmfReservation, ADiskThatIsNotGivenAwayWholeGoesOnByEachPath) {
+  NvmfTarget& second = rig_.AddPath(WithReservations());
+  Open();
+  rig_.Until([&] { return Registered() == 2; });
+  second.faults.mute_io = true;
+  rig_.device->SetParting(block::Device::Parting::kToOtherHost);
+  const Status kept = rig_.Await(rig_.pipeline->Release());
+  ASSERT_FALSE(kept.ok());
+  EXPECT_EQ(kept.error().code, ErrorCode::kUnavailable);
+  second.faults.mute_io = false;
+  Write(*rig_.pipeline, 1);
+  rig_.Until([&] { return Registered() == 2; });
+  EXPECT_EQ(rig_.target.counts.conflicts + second.counts.conflicts, 0U);
 }
 
 // The guest goes on where it was, with the next engine.

@@ -144,6 +144,12 @@ Status Attachments::CheckTarget(const ControllerEntry& controller, const Attachm
   return Ok{};
 }
 
+bool Attachments::IsOfSubsystemWithReservations(const v1::DiskSpec& spec) const {
+  const std::string& subsystem = SubsystemOf(spec);
+  return !subsystem.empty() &&
+         HasReservations(core_.tables.subsystems.Find(*ParseSubsystemName(subsystem))->row.spec);
+}
+
 Status Attachments::CheckDisk(const std::string& name, const v1::AttachmentSpec& spec) {
   const std::string& disk = spec.disk();
   const DiskEntry* entry = core_.tables.disks.Find(*ParseDiskName(disk));
@@ -167,13 +173,13 @@ Status Attachments::CheckDisk(const std::string& name, const v1::AttachmentSpec&
                     name, disk),
         {{"conflict", disk}});
   }
-  const std::string stays = WhyItStays(entry->row.spec);
+  const std::string stays = WhyItStays(entry->row.spec, IsOfSubsystemWithReservations(entry->row.spec));
   if (spec.mode() == v1::ATTACHMENT_MODE_INCOMING && !stays.empty()) {
-    return RefuseFor(
-        name, v1::REASON_INVALID_FIELD,
-        fmt::format("{}: {} {}: a disk that is INCOMING has to be a file, a block device or an image", name,
-                    disk, stays),
-        {{"field", "spec.mode"}});
+    return RefuseFor(name, v1::REASON_INVALID_FIELD,
+                     fmt::format("{}: {} {}: a disk that is INCOMING has to be a file, a block device, an "
+                                 "image or a namespace of a subsystem with reservations",
+                                 name, disk, stays),
+                     {{"field", "spec.mode"}});
   }
   for (const auto& [other_name, use] : entry->attachments) {
     if (use.detaching) {

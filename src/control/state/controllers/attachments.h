@@ -54,6 +54,7 @@ class Attachments {
   Status CheckTarget(const ControllerEntry& controller, const AttachmentRow& row) const
       CLEAT_REQUIRES(holds_state);
   Status CheckDisk(const std::string& name, const v1::AttachmentSpec& spec) CLEAT_REQUIRES(holds_state);
+  bool IsOfSubsystemWithReservations(const v1::DiskSpec& spec) const CLEAT_REQUIRES(holds_state);
   // An attachment that the store has; shows it to everybody.
   AttachmentEntry& Add(AttachmentRow row, const std::string& disk_id) CLEAT_REQUIRES(holds_state);
 
