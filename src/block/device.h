@@ -173,7 +173,7 @@ class Device {
   // How the disk ends here, before Release and Close.
   enum class Parting : uint8_t {
     kToNextEngine,  // or it was never this one's: without a word
-    kToOtherHost,  // its VM migrates; it may come back. Release may fail with kUnavailable: not yet, it is owned as before
+    kToOtherHost,  // its VM migrates; it may come back. Release may fail with kAborted: not yet, it is owned as before
     kDetached,       // others may have it
     kStaysAttached,  // the process ends: what keeps others away has to stay, for the next engine
     kAttachFailed,  // as kDetached, where no engine had it before this one; else as kStaysAttached: a guest is on it, perhaps

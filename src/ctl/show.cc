@@ -339,6 +339,7 @@ Table TableOf(const Repeated<v1::Subsystem>& subsystems) {
                {"TLS PSK", kDetailsOnly},
                {"RESERVATIONS", kDetailsOnly},
                {"RESERVATION FAMILY", kDetailsOnly},
+               {"QUIESCE TIME PROVES", kDetailsOnly},
                {"DISKS"},
                {"LABELS"},
                {"REVISION", kDetailsOnly},
@@ -355,8 +356,9 @@ Table TableOf(const Repeated<v1::Subsystem>& subsystems) {
                yes_or_no(spec.header_digest()), yes_or_no(spec.data_digest()),
                fmt::format("{} ms", spec.keep_alive_ms()), kept(spec.dhchap_secret()),
                kept(spec.dhchap_ctrl_secret()), kept(spec.tls_psk()), ShowReservations(spec.reservations()),
-               subsystem.status().reservation_family(), std::to_string(subsystem.status().disks()),
-               Labels(subsystem.labels()), std::to_string(subsystem.revision()), subsystem.etag()});
+               subsystem.status().reservation_family(), yes_or_no(spec.quiesce_time_proves()),
+               std::to_string(subsystem.status().disks()), Labels(subsystem.labels()),
+               std::to_string(subsystem.revision()), subsystem.etag()});
   }
   return table;
 }

@@ -55,6 +55,7 @@ struct SubsystemArguments {
   std::optional<bool> data_digest;
   uint32_t keep_alive_ms = 0;
   std::string reservations;  // "", or one of kReservations
+  std::optional<bool> quiesce_time_proves;
   std::array<SecretArgument, 3> secrets = SecretArguments();
   LabelArguments labels;
   std::string etag;
@@ -71,7 +72,7 @@ bool ChangesSubsystem(const SubsystemArguments& arguments) {
   if (std::ranges::any_of(arguments.secrets, changes)) return true;
   return !arguments.addresses.empty() || !arguments.host_nqn.empty() || !arguments.host_id.empty() ||
          arguments.header_digest || arguments.data_digest || arguments.keep_alive_ms != 0 ||
-         !arguments.reservations.empty();
+         !arguments.reservations.empty() || arguments.quiesce_time_proves;
 }
 
 Status ReadSecret(const SecretArgument& argument, v1::SubsystemSpec& spec) {
@@ -110,6 +111,7 @@ Status ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& s
   for (const auto& [text, reservations] : kReservations) {
     if (arguments.reservations == text) spec.set_reservations(reservations);
   }
+  if (arguments.quiesce_time_proves) spec.set_quiesce_time_proves(*arguments.quiesce_time_proves);
   for (const SecretArgument& secret : arguments.secrets) {
     CLEAT_TRY(ReadSecret(secret, spec));
   }
@@ -217,6 +219,10 @@ void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
                   "only of targets that docs/nvmeof.md names for it")
       ->check(CLI::IsMember(ReservationTexts()))
       ->type_name("off|exclusive|proof");
+  AddSwitch(
+      command, "quiesce-time-proves", arguments.quiesce_time_proves,
+      "Its target promises that what a broken path left is over once its Command Quiesce Time has passed: "
+      "only of targets that docs/nvmeof.md names for it");
   for (SecretArgument& secret : arguments.secrets) {
     command.add_option(fmt::format("--{}-file", secret.option), secret.file, secret.description)
         ->type_name(kFileArgument);

@@ -46,6 +46,7 @@ NvmfDisk::NvmfDisk(NvmfOptions options, Reactor& control)
   DiskPathOwner& self = *this;
   for (uint32_t index = 0; index < options_.subsystem->addresses.size(); ++index)
     paths_.push_back(std::make_unique<DiskPath>(options_, index, control, self));
+  if (options_.subsystem->proofs.time_elapsed) quiesced_.emplace(paths_.size());
 }
 
 // ---- Opening and closing
@@ -90,6 +91,7 @@ Task<Status> NvmfDisk::Acquire() {
   if (reservation_) {
     Status joined = co_await JoinReservation();
     if (!joined) {
+      if (doubt_.is_first()) doubt_.GiveUp();
       doubt_.Yield();
       co_return joined;
     }
@@ -144,6 +146,7 @@ Task<Status> NvmfDisk::Release() {
       reservation_->StopLeaving();
       co_return left;
     }
+    if (left && reservation_ && reservation_->active() && !is_to_other_host) LogNotAsked();
     if (!left) {
       spdlog::warn(
           "{}; before another host writes, attach the disk here once more, and detach it two minutes later",
@@ -154,6 +157,16 @@ Task<Status> NvmfDisk::Release() {
   if (reservation_) reservation_->SetInactive();
   doubt_.Yield();
   co_return Ok{};
+}
+
+// What an engine before may have registered by them keeps other hosts from writing.
+void NvmfDisk::LogNotAsked() const {
+  const std::string paths = reservation_->NotAsked();
+  if (paths.empty()) return;
+  spdlog::warn(
+      "{}: this host may stay registered at its target: nobody knows what that has by a path that is down: "
+      "{}",
+      options_.shape.name, paths);
 }
 
 // An attach that fails leaves too, unless a guest may have been on the disk before this engine.
@@ -179,6 +192,7 @@ Task<void> NvmfDisk::Close(bool shutdown) {
   is_open_ = false;
   closing_ = true;
   doubt_.Stop();
+  quiesce_timer_.Cancel();
   while (!links_.empty()) co_await changed_.Wait();  // channels that were closed just now
   for (const auto& path : paths_) path->End(shutdown);
   while (paths_begun_ > 0) co_await changed_.Wait();
@@ -282,6 +296,7 @@ DiskPath* NvmfDisk::PathOf(LifeId life) const {
 void NvmfDisk::LifeAdmitted(DiskPath& path) {
   if (shared_ == nullptr) TakeShape(path);
   CountQueues();
+  if (quiesced_) quiesced_->Began(path.index(), path.life(), path.info());
   doubt_.StoreLives();
   if (reservation_ && !reservation_->Has(path.life())) reservation_->Begin(path, path.TakeQueue());
   for (Link& link : links_) BeginLife(link, path);
@@ -501,11 +516,28 @@ void NvmfDisk::DoubtPublished() {
 
 // A life that a reactor may still send for is no dead one yet.
 void NvmfDisk::SeeWhatIsToBeProved() {
-  if (!reservation_) return;
-  std::vector<LifeId> lives;
-  if (options_.subsystem->proofs.preempted) lives = doubt_.ledger().lives();
+  if (!reservation_ && !quiesced_) return;
+  std::vector<LifeId> lives = doubt_.ledger().lives();
   std::erase_if(lives, [this](LifeId life) { return !doubt_.ledger().IsReported(life); });
-  reservation_->SetInDoubt(lives);
+  if (quiesced_ && !closing_) {
+    quiesced_->SetInDoubt(lives, control_.now_ns());
+    quiesce_timer_.Cancel();
+    if (const auto next_ns = quiesced_->next_ns()) control_.AddTimer(quiesce_timer_, *next_ns);
+  }
+  if (!options_.subsystem->proofs.preempted) lives.clear();
+  if (reservation_) reservation_->SetInDoubt(lives);
+}
+
+void NvmfDisk::ProveByTime() {
+  bool any = false;
+  for (const LifeId life : quiesced_->Due(control_.now_ns()))
+    any = doubt_.ledger().Proved(life, nvme::host::Proof::kTimeElapsed).ok() || any;
+  if (!any) return;
+  spdlog::info(
+      "{}: the time is over after which its target executes nothing any more of what a dead path left: "
+      "writes over it go on",
+      options_.shape.name);
+  doubt_.Publish();
 }
 
 std::vector<LifeId> NvmfDisk::LivingLives() const {
@@ -577,8 +609,14 @@ void NvmfDisk::CountDoubt(block::PathsReport& report) const {
   }
   report.accepts = Accepts();
   report.doubt_left_by = losses_.DoubtLeftBy();
-  const std::string why_not = reservation_ ? reservation_->WhyNotProved() : std::string();
+  const std::string why_not = WhyNotProved();
   if (!why_not.empty() && !report.doubt_left_by.empty()) report.doubt_left_by += ", not proved: " + why_not;
+}
+
+std::string NvmfDisk::WhyNotProved() const {
+  const std::string by_target = reservation_ ? reservation_->WhyNotProved() : std::string();
+  if (!by_target.empty() || !quiesced_) return by_target;
+  return quiesced_->WhyNotProved();
 }
 
 void NvmfDisk::CountWaits(block::PathsReport& report) const {

@@ -27,6 +27,7 @@
 #include "modules/nvmf/channel/nvmf_channel.h"
 #include "modules/nvmf/disk/disk_doubt.h"
 #include "modules/nvmf/doubt/path_losses.h"
+#include "modules/nvmf/doubt/quiesced_lives.h"
 #include "modules/nvmf/nvmf.h"
 #include "modules/nvmf/path/disk_path.h"
 #include "modules/nvmf/reservation/disk_reservation.h"
@@ -68,7 +69,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   // another engine has it.
   Task<Status> Acquire();
   void SetAcquireTimeout(uint64_t wait_ns) { own_wait_ns_ = wait_ns; }
-  // kUnavailable: it can't be given to another host yet (Parting::kToOtherHost), and stays this engine's.
+  // kAborted: it can't be given to another host yet (Parting::kToOtherHost), and stays this engine's.
   Task<Status> Release();
   void SetParting(block::Device::Parting parting) { parting_ = parting; }
   // No channel is left. With `shutdown` the controller is told.
@@ -91,6 +92,12 @@ class NvmfDisk final : public NvmfChannelOwner,
     std::shared_ptr<NvmfChannelPort> port;
     uint32_t number = 0;                       // in the ledger
     std::array<uint16_t, kPathsMax> queues{};  // by path, of its present life; 0: none
+  };
+
+  struct QuiesceTimer : Timer {
+    explicit QuiesceTimer(NvmfDisk& d)
+        : Timer([](Timer& timer) { static_cast<QuiesceTimer&>(timer).disk.ProveByTime(); }), disk(d) {}
+    NvmfDisk& disk;
   };
 
   // ---- DiskDoubtOwner
@@ -135,6 +142,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   Task<Status> Own();
   Task<Status> JoinReservation();
   bool IsToLeave() const;
+  void LogNotAsked() const;
   Task<Status> LeaveReservation();
   DiskPath* PathOf(nvme::host::LifeId life) const;
   bool IsRefused() const;
@@ -152,6 +160,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   void TellAll(const Call& call) const;
   static void BeginLife(Link& link, DiskPath& path);
   void SeeWhatIsToBeProved();
+  void ProveByTime();
+  std::string WhyNotProved() const;
   void SendTable(const Link& link) const;
   void GoOnWhenReported();
 
@@ -175,6 +185,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   DiskDoubt doubt_;
   PathLosses losses_;
   std::optional<DiskReservation> reservation_;
+  std::optional<QuiescedLives> quiesced_;  // where time proves
+  QuiesceTimer quiesce_timer_{*this};
   std::vector<Link> links_;
   uint64_t space_bytes_ = 0;  // the namespace's, as last seen
   uint64_t told_bytes_ = 0;   // what the disk's users know of

@@ -97,8 +97,8 @@ Status KeptDoubtLog::TryOwn() {
     return Error(ErrorCode::kUnavailable, disk_ + ": another engine of this host has it");
   }
   is_owned_ = true;
-  const uint32_t claim = log_.Claim();
-  has_changed_hands_ = claim_ != 0 && claim != claim_ + 1;
+  const DoubtLog::Claimed claim = log_.Claim();
+  has_changed_hands_ = claim_ && claim.number != claim_->number + 1;
   claim_ = claim;
   return Ok{};
 }

@@ -47,7 +47,7 @@ class KeptDoubtLog {
   // While it is owned: another engine had the disk after this one had it last.
   bool has_changed_hands() const { return has_changed_hands_; }
   // While it is owned: no engine had the disk since it was last detached.
-  bool is_first() const { return claim_ == 1; }
+  bool is_first() const { return claim_ && claim_->is_first; }
   // The disk is detached: whoever owns it next is the first. While it is owned.
   void GiveUp();
   // For engines to come, too (DoubtLog::HoldReservationUntil).
@@ -80,8 +80,8 @@ class KeptDoubtLog {
   bool is_owned_ = false;
   bool is_taken_ = false;
   bool has_changed_hands_ = false;
-  uint32_t claim_ = 0;          // the last one; 0: none yet
-  uint64_t stored_doubts_ = 0;  // the ledger's, of what is stored
+  std::optional<nvme::host::DoubtLog::Claimed> claim_;  // the last one
+  uint64_t stored_doubts_ = 0;                          // the ledger's, of what is stored
   std::vector<nvme::host::LifeId> stored_lives_;
 };
 

@@ -71,7 +71,8 @@ void DiskReservation::End(LifeId id) {
 void DiskReservation::SetActive(bool others_had_it) {
   if (std::exchange(active_, true)) return;
   StepSoon();
-  refusal_.reset();
+  // Whoever was refused looks again at its next life, and not before.
+  awaits_successor_ = lives_.empty() && refusal_;
   const bool anew = std::exchange(has_left_, false) || others_had_it;
   for (Life& life : lives_) {
     const LifeId id = life.part->life();
@@ -172,11 +173,15 @@ void DiskReservation::Joined(LifeId id, const Status& status) {
     if (IsRefusal(status.error())) refusal_ = status.error();
     return owner_.LifeShutOut(id, status.error());
   }
-  Life& life = *Find(id);
-  if (leaving_) return LeaveBy(life);
+  if (!active_) {
+    return owner_.LifeShutOut(
+        id, {ErrorCode::kCancelled, disk_ + ": it was given away while a path was being registered"});
+  }
+  refusal_.reset();
   owner_.LifeJoined(id);
-  Look(id);
   Settle(id);
+  if (leaving_) return LeaveBy(*Find(id));
+  Look(id);
 }
 
 void DiskReservation::Seen(LifeId id, const Result<ReservationReport>& report) {
@@ -210,6 +215,7 @@ void DiskReservation::AddOthers(const Life& life, const ReservationReport& repor
 void DiskReservation::ShutOutEnded(LifeId id, LifeId dead, const ShutOutResult& result) {
   Dead* const found = FindDead(dead);
   if (found != nullptr) found->over = 0;
+  if (!active_) return;  // the log is another engine's
   if (found != nullptr && result.end == ShutOutEnd::kProved) {
     const bool was_in_doubt = found->in_doubt;
     Forget(dead);
@@ -269,10 +275,10 @@ void DiskReservation::Leave(bool is_in_doubt) {
 Status DiskReservation::EndLeave() {
   if (IsLeaving()) {
     Stay("no answer yet");
+  } else if (asked_.empty() && !refusal_) {
+    Stay("no path leads to its target now");
   } else if (!dead_.empty()) {
     Stay("a path that broke is registered, and no other one leads there now");
-  } else if (asked_.size() < target_.paths.size()) {
-    Stay("what its target has by a path that is down, nobody knows: " + NotAsked());
   }
   if (why_stays_.empty()) return Ok{};
   return Error(ErrorCode::kUnavailable, disk_ + ": this host stays registered at its target: " + why_stays_);
@@ -314,7 +320,17 @@ void DiskReservation::LeaveBy(Life& life) {
   if (!std::exchange(life.last_look, true)) return life.part->See();
   uint64_t soonest_ns = UINT64_MAX;
   if (Dead* const dead = NextFor(life, soonest_ns)) return ShutOutBy(life, *dead);
-  life.part->Leave();
+  if (!IsReadyToLeave()) return owner_.ReservationChanged();
+  for (Life& each : lives_) {
+    if (each.part->joined() && !each.part->busy()) each.part->Leave();
+  }
+}
+
+// Together, so that another host does not have the namespace by one path while this one may have to stay by another.
+bool DiskReservation::IsReadyToLeave() const {
+  return std::all_of(lives_.begin(), lives_.end(), [](const Life& life) {
+    return !life.part->joined() || (life.last_look && !life.part->busy());
+  });
 }
 
 // The first reason counts.

@@ -98,8 +98,10 @@ class DiskReservation final : private PathReservationOwner {
   void Leave(bool is_in_doubt);
   // Whether a life is busy with leaving.
   bool IsLeaving() const;
-  // The time for leaving is over. kUnavailable: this host is registered still, or may be, and why.
+  // The time for leaving is over. kAborted: this host is registered still, and why.
   Status EndLeave();
+  // After Leave: the paths that nobody could ask what their targets have; for people, empty: none.
+  std::string NotAsked() const;
   // The disk stays this engine's: lives join as before, each that has left by one that follows it.
   void StopLeaving();
 
@@ -154,8 +156,8 @@ class DiskReservation final : private PathReservationOwner {
   void NotProved(Dead& dead, nvme::host::LifeId over, const nvme::host::ShutOutResult& result);
 
   void LeaveBy(Life& life);
+  bool IsReadyToLeave() const;
   void Stay(const std::string& why);
-  std::string NotAsked() const;
 
   const uint64_t family_;
   const std::string disk_;

@@ -146,6 +146,7 @@ void PutSubsystem(const AttachmentIntent& intent, engine::v1::NvmeTcpBackend& nv
   if (!HasReservations(spec)) return;
   nvme.set_reservation_family(intent.reservation_family);
   if (spec.reservations() == v1::RESERVATIONS_PROOF) nvme.set_reservation_proves(true);
+  if (spec.quiesce_time_proves()) nvme.set_quiesce_time_proves(true);
 }
 
 }  // namespace

@@ -85,9 +85,12 @@ Task<Status> AttachedDisk::Acquire() {
 Task<Status> AttachedDisk::Release() {
   if (!std::exchange(owned_, false)) co_return Ok{};
   Status released = co_await pipeline_->Release();
-  if (!released)
-    spdlog::error("{}; the storage may take it for owned by this engine", released.error().message);
+  if (!released) LogNotReleased(released.error());
   co_return released;
+}
+
+void AttachedDisk::LogNotReleased(const Error& error) {
+  spdlog::error("{}; the storage may take it for owned by this engine", error.message);
 }
 
 Task<Status> AttachedDisk::ReleaseToOtherHost() {
@@ -96,7 +99,8 @@ Task<Status> AttachedDisk::ReleaseToOtherHost() {
   device.SetParting(block::Device::Parting::kToOtherHost);
   Status released = co_await pipeline_->Release();
   device.SetParting(block::Device::Parting::kToNextEngine);
-  owned_ = !released && released.error().code == ErrorCode::kUnavailable;
+  owned_ = !released && released.error().code == ErrorCode::kAborted;
+  if (!released && !owned_) LogNotReleased(released.error());
   co_return released;
 }
 

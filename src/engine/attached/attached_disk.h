@@ -42,7 +42,7 @@ class AttachedDisk {
   void SetAcquireTimeout(uint64_t wait_ns) { pipeline_->device().SetAcquireTimeout(wait_ns); }
   // Nothing is in flight. The same again is OK; after an error it is not known whether somebody else can acquire it.
   Task<Status> Release();
-  // As Release, for another host. kUnavailable: not yet, and it is owned as before.
+  // As Release, for another host. kAborted: not yet, and it is owned as before.
   Task<Status> ReleaseToOtherHost();
   // Its counters go on from these: of another engine that had it. Owned.
   Task<void> ImportCounters(const observe::CarriedCounters& carried);
@@ -85,6 +85,7 @@ class AttachedDisk {
   Task<Status> OpenStorage();
   Task<Status> OpenChannels();
   void AddCounters();
+  static void LogNotReleased(const Error& error);
   Task<void> CloseChannels();
 
   ControllerContext& context_;

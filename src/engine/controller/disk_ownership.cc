@@ -78,6 +78,7 @@ std::string DiskOwnership::pending_reason() const {
 // ---- The work
 
 void DiskOwnership::Kick() {
+  retry_ns_ = kRetryMinNs;
   if (pause_ != nullptr) pause_->Cancel();
   if (running_ || closing_.cancelled()) return;
   running_ = true;
@@ -86,14 +87,13 @@ void DiskOwnership::Kick() {
 }
 
 Task<void> DiskOwnership::Run() {
-  retry_ns_ = kRetryMinNs;
   co_await context_.control.Yield();  // whoever kicked goes on first
   while (!closing_.cancelled()) {
     if (wanted_ && !owned()) {
       co_await AcquireAll();
     } else if (AnyInVain()) {
       const Status released = co_await ForEachPending(&DiskOwnership::ReleaseOne);
-      if (!released) co_await Pause();
+      if (!released && !wanted_) co_await Pause();
     } else {
       break;
     }

@@ -258,6 +258,7 @@ struct NvmeTcp {
   WrappedSecret tls_psk;
   uint64_t reservation_family = 0;
   bool reservation_proves = false;
+  bool quiesce_time_proves = false;
 
   static Result<NvmeTcp> Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in);
   // Without the secrets: cleatd has them.
@@ -266,10 +267,11 @@ struct NvmeTcp {
   bool operator==(const NvmeTcp& other) const {
     return subsystem == other.subsystem && nqn == other.nqn && name_space == other.name_space;
   }
-  // For each address a connection of the admin queue and one of each reactor's I/O queue; the log of doubt, opened for its lock, and while
+  // For each address a connection of the admin queue, one of each reactor's I/O queue and one for reservations; the log of doubt, opened for its lock, and while
   // the disk is opened once more, beside the one that is kept (Engine::KeepMemory).
   uint32_t files(size_t reactors) const {
-    return 2 + static_cast<uint32_t>(addresses.size() * (1 + reactors));
+    const size_t of_reservations = reservation_family != 0 ? 1 : 0;
+    return 2 + static_cast<uint32_t>(addresses.size() * (1 + reactors + of_reservations));
   }
   Task<Opened> Open(const Opening& opening, DiskEvents events) const;
 
@@ -327,6 +329,7 @@ Result<NvmeTcp> NvmeTcp::Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in) {
   CLEAT_ASSIGN(nvme.tls_psk, WrappedSecret::Unpack(in.tls_psk, "disk.nvme_tcp.tls_psk"));
   nvme.reservation_family = in.reservation_family;
   nvme.reservation_proves = in.reservation_proves != 0;
+  nvme.quiesce_time_proves = in.quiesce_time_proves != 0;
   if (nvme.reservation_proves && nvme.reservation_family == 0)
     return Malformed("disk.nvme_tcp.reservation_proves is there without reservation_family");
   return nvme;
@@ -349,6 +352,7 @@ void NvmeTcp::Pack(PbDisk& out, Memory& memory) const {
   nvme.namespace_uuid = CopyOf(fabrics::TextOfUuid(name_space), memory);
   if (reservation_family != 0) CLEAT_PB_SET(nvme, reservation_family, reservation_family);
   if (reservation_proves) CLEAT_PB_SET(nvme, reservation_proves, reservation_proves);
+  if (quiesce_time_proves) CLEAT_PB_SET(nvme, quiesce_time_proves, quiesce_time_proves);
   out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_NVME_TCP;
   out.nvme_tcp = &nvme;
 }
@@ -387,6 +391,7 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
   shared->data_digest = data_digest;
   shared->kato_ms = keep_alive_ms;
   shared->proofs.preempted = reservation_proves;
+  shared->proofs.time_elapsed = quiesce_time_proves;
   const std::function<Status()> unwrap = [&] { return UnwrapSecrets(opening.parts.keyring, *shared); };
   const Status unwrapped = co_await opening.parts.blocking.Run<Status>(unwrap);
   if (!unwrapped)

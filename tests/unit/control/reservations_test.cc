@@ -88,6 +88,20 @@ TEST_F(ReservationsTest, AnEngineIsToldWhoThisHostIsAndWhetherTheTargetProvesAny
   EXPECT_TRUE(again.reservation_proves());
 }
 
+TEST_F(ReservationsTest, AnEngineIsToldWhetherTimeProves) {
+  ASSERT_TRUE(Create(WithReservations(v1::RESERVATIONS_OFF)).ok());
+  EXPECT_FALSE(TellEngine().quiesce_time_proves());
+  v1::SubsystemSpec spec = WithReservations(v1::RESERVATIONS_OFF);
+  spec.set_quiesce_time_proves(true);
+  EXPECT_FALSE(Change(spec).ok()) << "a disk is attached";
+  ASSERT_TRUE(state_->attachments().Detach(Detach("vm", "a")).ok());
+  Await("it is detached", [&] { return !state_->attachments().Get(GetAttachment("vm", "a")).ok(); });
+  const auto changed = Change(spec);
+  ASSERT_TRUE(changed.ok()) << changed.error().message;
+  AttachDisk();
+  EXPECT_TRUE(engine_.DiskAt("controllers/vm", 0).nvme_tcp().quiesce_time_proves());
+}
+
 TEST_F(ReservationsTest, ThisHostIsTheSameInThemForGood) {
   ASSERT_TRUE(Create(WithReservations(v1::RESERVATIONS_EXCLUSIVE)).ok());
   const std::string family = Family();

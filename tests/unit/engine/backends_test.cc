@@ -331,6 +331,19 @@ TEST_F(EveryBackend, OfASubsystemHasItsReservationsInAnInventoryToo) {
   EXPECT_EQ(told(), std::pair(kFamily, true));
 }
 
+TEST_F(EveryBackend, OfASubsystemHasInAnInventoryToWhetherTimeProves) {
+  const BackendMessage sample = Sample("nvme_tcp");
+  const auto told = [&] {
+    std::pmr::monotonic_buffer_resource memory;
+    PbDisk disk = CLEAT__ENGINE__V1__DISK__INIT;
+    PackBackend(UnpackBackend("disks/a", sample.disk).value(), disk, memory);
+    return disk.nvme_tcp->quiesce_time_proves != 0;
+  };
+  EXPECT_FALSE(told());
+  CLEAT_PB_SET(*sample.disk.nvme_tcp, quiesce_time_proves, 1);
+  EXPECT_TRUE(told());
+}
+
 // How it is reached may change between one attachment and the next; which namespace of which subsystem it is says the storage.
 TEST_F(EveryBackend, OfASubsystemIsTheSameHoweverItIsReached) {
   const Backend kept = DiskOf("nvme_tcp").backend;

@@ -64,7 +64,7 @@ class LockDevice final : public block::Device {
     EXPECT_EQ(storage_.owners[name()], host_) << "releases what it does not own";
     const std::string stuck = storage_.stuck[name()];
     if (!stuck.empty() && parting_ == Parting::kToOtherHost)
-      co_return Error(ErrorCode::kUnavailable, name() + ": " + stuck);
+      co_return Error(ErrorCode::kAborted, name() + ": " + stuck);
     storage_.owners[name()].clear();
     co_return Ok{};
   }

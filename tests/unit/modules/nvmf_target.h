@@ -46,6 +46,7 @@ class NvmfTarget {
     bool write_zeroes = true;            // the command is there
     bool ana = false;                    // says how good a way it is (Faults::ana_state)
     bool reservations = false;           // the namespace takes reservations
+    uint16_t command_quiesce_ms = 0;     // CQT; it does not do what that promises
     bool chap = false;                   // knows DH-HMAC-CHAP, with kHostSecret and kOwnSecret
     bool strict = false;                 // also checks what no initiator under test does wrong
   };
@@ -66,7 +67,7 @@ class NvmfTarget {
     std::atomic<bool> mute_io{false};      // commands of I/O queues are read, not executed, and not answered
     std::atomic<bool> mute_r2t{false};     // writes that need R2T get none
     std::atomic<bool> cut_io{false};  // the next command of an I/O queue ends its connection, not executed
-    std::atomic<bool> mute_writes{false};   // as mute_io, but reads and flushes are served
+    std::atomic<bool> mute_writes{false};   // as mute_io, but all else is served
     std::atomic<bool> refuse_host{false};   // Connect: this host is not allowed
     std::atomic<bool> refuse_queue{false};  // the next Connect of an I/O queue: the controller is busy
     std::atomic<bool> detached{false};      // the namespace is not there for this host

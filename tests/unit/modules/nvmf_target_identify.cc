@@ -137,6 +137,7 @@ void NvmfTarget::Session::Controller(Bytes& data) const {
   data[96] = target.options_.reservations ? 1 : 0;  // CTRATT: host identifiers of 128 bits
   data[111] = 1;                                    // an I/O controller
   Put(data, 320, 10, 2);                            // KAS: seconds
+  Put(data, 386, target.options_.command_quiesce_ms, 2);
   data[512] = 0x66;
   data[513] = 0x44;
   Put(data, 514, 128, 2);

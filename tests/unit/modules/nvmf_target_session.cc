@@ -179,7 +179,7 @@ bool NvmfTarget::Session::Command(const Bytes& entry, const Bytes& data) {
   if (queue == 0) return Admin(entry);
   ++target.counts.io_commands;
   if (target.faults.cut_io.exchange(false)) return false;
-  const bool is_write = entry[0] != 0x00 && entry[0] != 0x02;
+  const bool is_write = entry[0] == 0x01 || entry[0] == 0x08 || entry[0] == 0x09;  // with zeroes and discards
   if (target.faults.mute_io || (target.faults.mute_writes && is_write)) {
     ++target.counts.muted;
     return true;

@@ -243,6 +243,7 @@ Status Subsystems::CheckChange(const SubsystemEntry& entry, const v1::SubsystemS
   v1::SubsystemSpec moved = WithoutKey(entry.row.spec);
   *moved.mutable_addresses() = spec.addresses();
   moved.set_reservations(spec.reservations());
+  moved.set_quiesce_time_proves(spec.quiesce_time_proves());
   if (SameSpec(moved, WithoutKey(spec))) return CheckDetached(name, disks, gone);
   return InUse(name, disks, "which its settings hold for");
 }

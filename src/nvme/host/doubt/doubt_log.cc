@@ -193,12 +193,16 @@ bool DoubtLog::IsConfirmed() const {
   return number != 0 && Load(header_->confirmed) == number;
 }
 
-uint32_t DoubtLog::Claim() {
-  return std::atomic_ref(header_->claims).fetch_add(1, std::memory_order_acq_rel) + 1;
+DoubtLog::Claimed DoubtLog::Claim() {
+  std::atomic_ref claims(header_->claims);
+  const uint32_t before = claims.load(std::memory_order_acquire);
+  const uint32_t number = (before + 1) & ~kSomebodys;
+  claims.store(number | kSomebodys, std::memory_order_release);
+  return {.number = number, .is_first = (before & kSomebodys) == 0};
 }
 
 void DoubtLog::GiveUp() {
-  std::atomic_ref(header_->claims).store(0, std::memory_order_release);
+  std::atomic_ref(header_->claims).fetch_and(~kSomebodys, std::memory_order_acq_rel);
 }
 
 void DoubtLog::HoldReservationUntil(uint32_t second) {
@@ -238,7 +242,7 @@ std::array<uint8_t, DoubtLog::kHeaderBytes> DoubtLog::LostHeader(uint32_t number
   Header header{};
   header.magic = kLostMagic;
   header.ghosts = NumberOf(number) << kNumberShift;
-  header.claims = 1;
+  header.claims = kSomebodys;
   std::array<uint8_t, kHeaderBytes> bytes{};
   std::memcpy(bytes.data(), &header, sizeof(header));
   return bytes;

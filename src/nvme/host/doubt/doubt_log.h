@@ -80,10 +80,13 @@ class DoubtLog {
   bool IsConfirmed() const;
 
   // ---- Who has the disk. Apart from all else, so that it holds also where that is lost or damaged
-  // The disk is the caller's from now on. Returns how many have had it since it was last nobody's, with the caller; a log that was lost counts
-  // as one of them. Who may claim it, a lock says that is not the log's affair.
-  uint32_t Claim();
-  // The disk is nobody's: it was detached.
+  // The disk is the caller's from now on. Who may claim it, a lock says that is not the log's affair.
+  struct Claimed {
+    uint32_t number = 0;    // one more than that of the claim before, modulo 2^31
+    bool is_first = false;  // nobody has claimed it since GiveUp; a log that was lost was somebody's
+  };
+  Claimed Claim();
+  // The disk is nobody's: it was detached. By who has claimed it last.
   void GiveUp();
   // A reservation proves something dead for as long as it is held, until this time: in seconds of CLOCK_MONOTONIC; 0: none.
   void HoldReservationUntil(uint32_t second);
@@ -112,11 +115,12 @@ class DoubtLog {
     uint64_t rows;       // those behind were never used, and are zeroes
     uint64_t confirmed;  // the number of what an operator knows to be dead; other processes write it
     uint64_t lives_unknown;
-    uint32_t claims;
+    uint32_t claims;  // how many, and kSomebodys
     uint32_t held_until_s;
   };
   // Zeroes of a log that is new; what is behind, up to the header's end, is apart from it.
   static constexpr size_t kNewBytes = 56;
+  static constexpr uint32_t kSomebodys = uint32_t{1} << 31;  // of claims
   static constexpr uint32_t kListShift = 32;
   static constexpr uint32_t kNumberShift = 33;
   static constexpr uint64_t kCountMask = UINT32_MAX;

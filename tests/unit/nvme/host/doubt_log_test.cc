@@ -66,17 +66,22 @@ TEST_F(TheDoubtLog, SaysWhoseLivesItIsAboutOrThatNobodyKnows) {
 TEST_F(TheDoubtLog, IsClaimedByOneEngineAfterTheOtherAndLosesNothingByThat) {
   std::vector<uint64_t> memory(memory_.size());
   DoubtLog log = DoubtLog::View(Bytes(memory), kShape);
-  EXPECT_EQ(log.Claim(), 1U) << "before anything else";
+  const DoubtLog::Claimed first = log.Claim();
+  EXPECT_TRUE(first.is_first) << "before anything else";
   log.HoldReservationUntil(77);
   EXPECT_TRUE(DoubtLog::Look(Bytes(memory), kShape).ranges.empty()) << "it is new all the same";
   ASSERT_TRUE(DoubtLog::Open(Bytes(memory), kShape, kNumber).ok());
-  EXPECT_EQ(log.Claim(), 2U);
+  const DoubtLog::Claimed second = log.Claim();
+  EXPECT_EQ(second.number, first.number + 1);
+  EXPECT_FALSE(second.is_first);
   memory[1] = UINT64_MAX;
   ASSERT_FALSE(DoubtLog::Open(Bytes(memory), kShape, kNumber).ok());
   (void)DoubtLog::Format(Bytes(memory), kShape, std::vector{kOld}, kNumber);
-  EXPECT_EQ(log.Claim(), 3U) << "apart from what was damaged";
+  EXPECT_EQ(log.Claim().number, second.number + 1) << "apart from what was damaged";
   log.GiveUp();
-  EXPECT_EQ(log.Claim(), 1U) << "as of a disk that nobody had";
+  const DoubtLog::Claimed anew = log.Claim();
+  EXPECT_TRUE(anew.is_first);
+  EXPECT_EQ(anew.number, second.number + 2) << "nobody takes it for an earlier one";
   EXPECT_EQ(log.reservation_held_until(), 77U);
   EXPECT_EQ(log.Read(), std::vector{kOld});
 }
@@ -85,7 +90,7 @@ TEST_F(TheDoubtLog, WasSomebodysIfItIsLost) {
   std::vector<uint64_t> memory(memory_.size());
   const auto header = DoubtLog::LostHeader(kNumber);
   std::memcpy(memory.data(), header.data(), header.size());
-  EXPECT_EQ(DoubtLog::View(Bytes(memory), kShape).Claim(), 2U);
+  EXPECT_FALSE(DoubtLog::View(Bytes(memory), kShape).Claim().is_first);
 }
 
 TEST_F(TheDoubtLog, HasWhatIsUnderWayAndNotWhatWasAnswered) {
