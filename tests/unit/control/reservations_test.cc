@@ -91,12 +91,12 @@ TEST_F(ReservationsTest, AnEngineIsToldWhoThisHostIsAndWhetherTheTargetProvesAny
 TEST_F(ReservationsTest, AnEngineIsToldWhetherTimeProves) {
   ASSERT_TRUE(Create(WithReservations(v1::RESERVATIONS_OFF)).ok());
   EXPECT_FALSE(TellEngine().quiesce_time_proves());
-  v1::SubsystemSpec spec = WithReservations(v1::RESERVATIONS_OFF);
-  spec.set_quiesce_time_proves(true);
-  EXPECT_FALSE(Change(spec).ok()) << "a disk is attached";
+  v1::CreateSubsystemRequest proves = WithReservations(v1::RESERVATIONS_OFF);
+  proves.mutable_subsystem()->mutable_spec()->set_quiesce_time_proves(true);
+  EXPECT_FALSE(Change(proves).ok()) << "a disk is attached";
   ASSERT_TRUE(state_->attachments().Detach(Detach("vm", "a")).ok());
   Await("it is detached", [&] { return !state_->attachments().Get(GetAttachment("vm", "a")).ok(); });
-  const auto changed = Change(spec);
+  const auto changed = Change(proves);
   ASSERT_TRUE(changed.ok()) << changed.error().message;
   AttachDisk();
   EXPECT_TRUE(engine_.DiskAt("controllers/vm", 0).nvme_tcp().quiesce_time_proves());
