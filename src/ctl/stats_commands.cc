@@ -232,6 +232,26 @@ ExitCode Top(Client& client, const TopArguments& arguments) {
   return kOk;
 }
 
+tm LocalTime(const google::protobuf::Timestamp& time) {
+  tm local{};
+  const time_t seconds = time.seconds();
+  localtime_r(&seconds, &local);
+  return local;
+}
+
+std::string StuckTable(const v1::ListSlowRequestsResponse& response) {
+  constexpr std::string_view kPrefix = "STUCK_REASON_";
+  Table table({{"DISK"}, {"CONTROLLER"}, {"SINCE"}, {"WAITING"}, {"STUCK BY"}, {"NEXT STEP"}, {"MESSAGE"}});
+  for (const v1::StuckAttachment& stuck : response.stuck()) {
+    std::string reason = v1::StuckReason_Name(stuck.reason());
+    if (reason.starts_with(kPrefix)) reason.erase(0, kPrefix.size());
+    table.Add({std::string(IdOf(stuck.disk())), std::string(IdOf(stuck.controller())),
+               stuck.has_since() ? fmt::format("{:%Y-%m-%dT%H:%M:%S}", LocalTime(stuck.since())) : "",
+               std::to_string(stuck.waiting()), reason, stuck.next_step(), stuck.message()});
+  }
+  return table.Rows();
+}
+
 std::string SlowTable(const v1::ListSlowRequestsResponse& response) {
   Table table({{"TIME"}, {"DISK"}, {"CONTROLLER"}, {"REQUEST"}, {"AGE"}, {"STATE"}, {"STAGES"}});
   for (const v1::SlowRequest& request : response.requests()) {
@@ -240,10 +260,8 @@ std::string SlowTable(const v1::ListSlowRequestsResponse& response) {
       stages += fmt::format("{}{} {}", stages.empty() ? "" : ", ", stage.stage(),
                             stats::TimeInWords(stage.duration_ns()));
     }
-    tm local{};
-    const time_t seconds = request.time().seconds();
-    localtime_r(&seconds, &local);
-    table.Add({fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}", local, request.time().nanos() / 1'000'000),
+    table.Add({fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}", LocalTime(request.time()),
+                           request.time().nanos() / 1'000'000),
                std::string(IdOf(request.disk())), std::string(IdOf(request.controller())),
                stats::RequestInWords(request.operation(), request.length_bytes(), request.offset_bytes()),
                stats::TimeInWords(request.age_ns()),
@@ -264,7 +282,13 @@ ExitCode Slow(Client& client, const SlowArguments& arguments) {
     status = client.TryCall(&Stub::ListSlowRequests, request, response);
   }
   if (const ExitCode code = client.Say(status); code != kOk) return code;
-  client.Show(response, [&] { return SlowTable(response); });
+  client.Show(response, [&] {
+    return response.stuck().empty() ? SlowTable(response) : StuckTable(response) + "\n" + SlowTable(response);
+  });
+  if (response.stuck_left_out() > 0) {
+    Fail(kOk,
+         fmt::format("{} more are stuck: name a disk, a controller or an engine", response.stuck_left_out()));
+  }
   return kOk;
 }
 
@@ -311,12 +335,14 @@ void AddStatsCommands(CLI::App& app, Globals& globals) {
   OnRun(*top, globals, top_arguments, Top);
 
   const auto slow_arguments = std::make_shared<SlowArguments>();
-  CLI::App* slow = AddCommand(app, "slow", "Show the last slow requests, with the time each stage took",
-                              "cleatctl slow\n"
-                              "cleatctl slow root --limit 100");
+  CLI::App* slow = AddCommand(
+      app, "slow", "Show what is stuck at its storage, why and what to do, and the last slow requests",
+      "cleatctl slow\n"
+      "cleatctl slow root --limit 100    with the time that each stage took");
   slow->add_option(kNameArgument, slow_arguments->name,
-                   "Only of a disk or controller: its id, or disks/ID, controllers/ID");
-  slow->add_option("--limit", slow_arguments->limit, "How many at most")
+                   "Only of a disk, controller or engine: an id of the first two, or disks/ID, "
+                   "controllers/ID, engines/NAME");
+  slow->add_option("--limit", slow_arguments->limit, "How many slow requests at most")
       ->check(CLI::Range(1, kSlowMax))
       ->capture_default_str();
   OnRun(*slow, globals, slow_arguments, Slow);

@@ -15,6 +15,7 @@
 #include "control/backup/store_restore.h"
 #include "control/model/names.h"
 #include "control/model/reasons.h"
+#include "control/observe/stuck_list.h"
 #include "control/validate/spec_rules.h"
 
 namespace cleat::control {
@@ -529,7 +530,9 @@ grpc::Status Service::ListSlowRequests(grpc::ServerContext* context,
   return guard_.Handle(*context, kMethod, request->name(), reply,
                        [&]() -> Result<v1::ListSlowRequestsResponse> {
                          auto slow = slow_.List(*request);
-                         if (!slow.ok() || slow->requests_size() > 0) return slow;
+                         if (!slow.ok()) return slow;
+                         AddStuck(state_.attachments().Stuck(), request->name(), counters_, *slow);
+                         if (slow->requests_size() > 0 || slow->stuck_size() > 0) return slow;
                          CLEAT_TRY(CheckExists(request->name()));
                          return slow;
                        });

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <cstdio>
 #include <thread>
 
@@ -257,6 +258,33 @@ TEST_F(ApiTest, CleatctlDoesTheWholeRound) {
   ExpectCtl("controller delete vm1 --wait=20", 0);
   ExpectCtl("disk delete disks/root --wait", 0);
   ExpectCtl("disk list --output=json", 0, {R"("disks": [])"});
+}
+
+TEST_F(ApiTest, CleatctlSaysWhatIsStuckAndWhatToDo) {
+  FakeEngine engine(options_.engine_socket);
+  ASSERT_TRUE(engine.Connect());
+  ExpectCtl("disk create root --null --size 1M", 0);
+  ExpectCtl("controller create vm1 --socket /run/vm1", 0);
+  ExpectCtl("attach root vm1 --wait", 0);
+  EXPECT_EQ(Ctl("slow").out.find("STUCK"), std::string::npos);
+  const auto watcher = daemon_->state().Watch();
+  ASSERT_TRUE(watcher.ok());
+  engine.SetStorage("controllers/vm1", 0, engine::v1::STORAGE_STATE_NOT_ANSWERING);
+  for (bool told = false; !told;) {
+    const auto event = (*watcher)->Next(std::chrono::minutes(1));
+    ASSERT_TRUE(event.ok());
+    ASSERT_NE(*event, nullptr);
+    told = (*event)->attachment().status().storage_state() == v1::STORAGE_STATE_NOT_ANSWERING;
+  }
+  for (const char* name : {"", "root", "vm1", "disks/root", "engines/engine-0"}) {
+    ExpectCtl(fmt::format("slow {}", name), 0,
+              {"STUCK BY", "NO_ANSWER", "see to the storage: cleatctl disk get root", "as its storage does"});
+  }
+  ExpectCtl("slow root -o json", 0,
+            {R"("reason": "STUCK_REASON_NO_ANSWER")", "controllers/vm1/attachments/"});
+  ExpectCtl("disk create other --null --size 1M", 0);
+  EXPECT_EQ(Ctl("slow other").out.find("STUCK"), std::string::npos);
+  ExpectCtl("slow none", 1, {"RESOURCE_NOT_FOUND"});
 }
 
 TEST_F(ApiTest, CleatctlUpgradesAnEngineAndSaysWhatHasStayed) {

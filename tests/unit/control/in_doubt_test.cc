@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "control/api/apply_host.h"
 #include "control/model/reasons.h"
@@ -148,6 +149,12 @@ TEST_F(InDoubtTest, TheStatusSaysHowThePathsDoAndWhatTheEngineDoes) {
   EXPECT_EQ(status.paths().waiting_since().seconds(), 1'700'000'000);
   EXPECT_EQ(status.paths().failed(), 8U);
   EXPECT_EQ(status.paths().accepted(), 9U);
+  const std::vector<v1::StuckAttachment> stuck = state_->attachments().Stuck();
+  ASSERT_EQ(stuck.size(), 1U);
+  EXPECT_EQ(stuck[0].reason(), v1::STUCK_REASON_WRITES_IN_DOUBT);
+  EXPECT_EQ(stuck[0].engine(), "engines/engine-0");
+  EXPECT_EQ(stuck[0].waiting(), 7U);
+  EXPECT_EQ(stuck[0].message(), status.message());
   ASSERT_EQ(state_->attachments().OverPaths().size(), 1U);
   EXPECT_EQ(state_->attachments().OverPaths()[0].name(), "controllers/vm/attachments/a");
 }

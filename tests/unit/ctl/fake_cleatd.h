@@ -46,6 +46,7 @@ class FakeCleatd : public v1::Cleat::Service {
   Answer<v1::DeleteSubsystemRequest, v1::DeleteSubsystemResponse> delete_subsystem;
   Answer<v1::WaitRequest, v1::WaitResponse> wait;
   Answer<v1::ApplyHostRequest, v1::ApplyHostResponse> apply_host;
+  Answer<v1::ListSlowRequestsRequest, v1::ListSlowRequestsResponse> list_slow_requests;
 
   std::function<grpc::Status(grpc::ServerWriter<v1::BackupStoreResponse>&)> backup_store;
 
@@ -118,6 +119,10 @@ class FakeCleatd : public v1::Cleat::Service {
   grpc::Status ApplyHost(grpc::ServerContext*, const v1::ApplyHostRequest* request,
                          v1::ApplyHostResponse* response) override {
     return apply_host(*request, *response);
+  }
+  grpc::Status ListSlowRequests(grpc::ServerContext*, const v1::ListSlowRequestsRequest* request,
+                                v1::ListSlowRequestsResponse* response) override {
+    return list_slow_requests(*request, *response);
   }
 };
 

@@ -173,6 +173,46 @@ TEST_F(RunTest, ApplyRemovesOnlyWhatWasPlannedAndMeant) {
   EXPECT_FALSE(calls[1].allow_empty());
 }
 
+TEST_F(RunTest, SlowSaysFirstWhatIsStuckWhyAndWhatToDo) {
+  v1::ListSlowRequestsResponse answer;
+  v1::SlowRequest& slow = *answer.add_requests();
+  slow.set_disk("disks/other");
+  slow.set_operation("read");
+  std::string asked;
+  cleatd_.list_slow_requests = [&](const v1::ListSlowRequestsRequest& request,
+                                   v1::ListSlowRequestsResponse& response) {
+    asked = request.name();
+    response = answer;
+    return grpc::Status::OK;
+  };
+  EXPECT_THAT(Ctl({"slow"}).out, testing::StartsWith("TIME ")) << "nothing is stuck";
+
+  v1::StuckAttachment& stuck = *answer.add_stuck();
+  stuck.set_disk("disks/root");
+  stuck.set_controller("controllers/vm1");
+  stuck.set_reason(v1::STUCK_REASON_WRITES_IN_DOUBT);
+  stuck.mutable_since()->set_seconds(1'700'000'000);
+  stuck.set_waiting(4);
+  stuck.set_message("left by a path");
+  stuck.set_next_step("cleatctl disk confirm-dead root");
+  Outcome outcome = Ctl({"slow", "root"});
+  EXPECT_EQ(outcome.code, kOk);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(asked, "disks/root");
+  EXPECT_THAT(outcome.out,
+              testing::MatchesRegex("DISK  CONTROLLER  SINCE +WAITING  STUCK BY +NEXT STEP +MESSAGE\n"
+                                    "root  vm1         2023-11-1[0-9T:]+  4        WRITES_IN_DOUBT  "
+                                    "cleatctl disk confirm-dead root  left by a path\n"
+                                    "\nTIME .*\n.*other .*\n"));
+  EXPECT_THAT(Ctl({"slow", "-o", "json"}).out,
+              HasSubstr("\"next_step\": \"cleatctl disk confirm-dead root\""));
+
+  answer.set_stuck_left_out(7);
+  outcome = Ctl({"slow"});
+  EXPECT_EQ(outcome.code, kOk);
+  EXPECT_THAT(outcome.err, HasSubstr("7 more are stuck"));
+}
+
 TEST_F(RunTest, ABackupIsWholeOrNotThere) {
   uint64_t sent_bytes = 0;
   grpc::Status end;

@@ -10,6 +10,7 @@
 #include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/model/page.h"
+#include "control/state/controllers/stuck_attachment.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_rules.h"
 
@@ -335,6 +336,23 @@ std::vector<v1::Attachment> Attachments::OverPaths() const {
   for (auto it = controllers.From(""); it != controllers.end(); ++it) {
     for (const auto& [id, entry] : it->second.attachments) {
       if (entry.status.has_paths()) found.push_back(core_.view.Show(entry));
+    }
+  }
+  return found;
+}
+
+std::vector<v1::StuckAttachment> Attachments::Stuck() const {
+  std::vector<v1::StuckAttachment> found;
+  const StateLock lock(core_.mutex);
+  const ResourceTable<ControllerEntry>& controllers = core_.tables.controllers;
+  for (auto it = controllers.From(""); it != controllers.end(); ++it) {
+    for (const auto& [id, entry] : it->second.attachments) {
+      const v1::StorageState storage = entry.status.storage_state();
+      if (storage == v1::STORAGE_STATE_OK || storage == v1::STORAGE_STATE_UNSPECIFIED) continue;
+      auto stuck = StuckOf(core_.view.Show(entry), core_.tables.DiskOf(entry.row).row.spec);
+      if (!stuck) continue;
+      stuck->set_engine(EngineName(it->second.row.engine));
+      found.push_back(*std::move(stuck));
     }
   }
   return found;
