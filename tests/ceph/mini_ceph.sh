@@ -19,9 +19,26 @@ cmd=${1:-}; dir=${2:-}
 }
 STORE=${STORE:-memstore} AUTH=${AUTH:-cephx} POOL=${POOL:-rbd} PGS=${PGS:-8} SIZE=${SIZE:-8G} OWNER_PID=${OWNER_PID:-}
 PATH=$PATH:/usr/sbin:/sbin
+LOG_LINES=60 LOG_COLUMNS=300
+client=   # process id of the one that waits for the cluster
 die() {
     echo "mini_ceph: $*" >&2
     exit 1
+}
+
+# The folder goes with the test: what the daemons said is a part of the failure, or nobody ever sees it.
+die_with_logs() {
+    local n f
+    for n in mon.a osd.0; do
+        echo "mini_ceph: $n $(pid_of $n >/dev/null && echo runs || echo "has ended, or was never started")"
+        for f in "$dir/$n.out" "$dir/$n.log"; do
+            [[ -s $f ]] || continue
+            echo "---- the end of ${f##*/}"
+            tail -n "$LOG_LINES" "$f" | cut -c "1-$LOG_COLUMNS"
+        done
+    done >&2
+    [[ -z $client ]] || kill "$client" 2>/dev/null || true   # it has the caller's pipe
+    die "$*"
 }
 
 # A pid is ours only if its command line names our own conf file.
@@ -51,6 +68,9 @@ up() {
     mkdir -p "$dir"; dir=$(cd "$dir" && pwd)
     (( ${#dir} <= 80 )) || die "DIR too long for a unix socket path: $dir"
     exec 9>"$dir/.lock"; flock 9
+    echo "making stores and starting daemons" >"$dir/stage"
+    watch_owner   # first: a start that fails leaves no daemons behind
+    trap 'die_with_logs "ended from outside while it was $(cat "$dir/stage")"' TERM   # whoever calls it has a limit of his own
     local fresh=0 port
     [[ -f $dir/ready ]] || fresh=1
     if ((fresh)); then
@@ -168,31 +188,55 @@ C
         ((fresh)) || timeout 120 ceph -c "$dir/ceph.conf" osd down 0 >/dev/null 2>&1 || true
         start osd.0 ceph-osd -f -c "$dir/ceph.conf" -i 0
     fi
-    # one client connection does everything that is left: wait for the osd, make the pool, prove a write
-    timeout 240 /usr/bin/python3 - "$dir/ceph.conf" "$POOL" "$PGS" <<'P' || die "cluster did not come up; see $dir/*.log"
+    prove_write
+    trap - TERM
+    touch "$dir/ready"
+    echo "export CEPH_CONF=$dir/ceph.conf CEPH_ARGS=\"-c $dir/ceph.conf\"" >"$dir/env"
+    echo "$dir/ceph.conf"
+}
+
+watch_owner() { # holds neither the lock nor the caller's pipe
+    [[ -n $OWNER_PID ]] || return 0
+    setsid bash -c 'tail --pid="$1" -f /dev/null; exec "$2" down "$3"' watch "$OWNER_PID" \
+        "$(realpath "$0")" "$dir" </dev/null >/dev/null 2>&1 9>&- &
+    disown
+}
+
+# One client connection does everything that is left: wait for the osd, make the pool, prove a write. A daemon of this start that ends
+# meanwhile is not waited for.
+prove_write() {
+    local ended=0
+    echo "starting a client" >"$dir/stage"
+    timeout 240 /usr/bin/python3 - "$dir/ceph.conf" "$POOL" "$PGS" "$dir/stage" <<'P' &
 import sys, json, time, rados
-conf, pool, pgs = sys.argv[1:4]
+conf, pool, pgs, stage = sys.argv[1:5]
+def say(what):
+    with open(stage, "w") as f: f.write(what)
+say("connecting to the monitor")
 c = rados.Rados(conffile=conf); c.connect(timeout=120)
 def mon(**k):
     r, out, err = c.mon_command(json.dumps(k), b'')
     if r: raise SystemExit("mon command %s: %d %s" % (k, r, err))
     return out
+say("waiting for the OSD to be up")
 while json.loads(mon(prefix="osd stat", format="json")).get("num_up_osds", 0) < 1: time.sleep(0.02)
+say("making the pool")
 if not c.pool_exists(pool):
     mon(prefix="osd pool create", pool=pool, pg_num=int(pgs), pgp_num=int(pgs))
     mon(prefix="osd pool application enable", pool=pool, app="rbd", yes_i_really_mean_it=True)
 io = c.open_ioctx(pool)
+say("writing")
 for i in range(16): io.write_full("mini_ceph.probe.%d" % i, b"x")   # every PG has peered and takes writes
 for i in range(16): io.remove_object("mini_ceph.probe.%d" % i)
 c.shutdown()
 P
-    touch "$dir/ready"
-    if [[ -n $OWNER_PID ]]; then # holds neither the lock nor the caller's pipe
-        setsid bash -c 'tail --pid="$1" -f /dev/null; exec "$2" down "$3"' watch "$OWNER_PID" \
-            "$(realpath "$0")" "$dir" </dev/null >/dev/null 2>&1 9>&- &
-    fi
-    echo "export CEPH_CONF=$dir/ceph.conf CEPH_ARGS=\"-c $dir/ceph.conf\"" >"$dir/env"
-    echo "$dir/ceph.conf"
+    client=$!
+    wait -n -p ended || {
+        local status=$?
+        [[ $ended == "$client" ]] || die_with_logs "a daemon has ended with status $status while the client was $(cat "$dir/stage")"
+        die_with_logs "cluster did not come up: status $status (124: nothing in 240 s) while it was $(cat "$dir/stage")"
+    }
+    [[ $ended == "$client" ]] || die_with_logs "a daemon has ended while the client was $(cat "$dir/stage")"
 }
 
 case $cmd in
