@@ -13,6 +13,85 @@ namespace {
 
 constexpr uint16_t kDepth = 31;
 
+constexpr auto Table() {
+  using namespace nvme_abuses;
+  using Stage = NvmeAbuseStage;
+  using Due = NvmeAbuseDue;
+  using Needs = NvmeAbuseNeeds;
+  return std::to_array<NvmeAbuseCase>({
+      {"Silence", Stage::kSocket, Due::kAny, &Silence},
+      {"Garbage", Stage::kSocket, Due::kNoSuccess, &Garbage},
+      {"IcReqSplit", Stage::kSocket, Due::kServe, &IcReqSplit},
+      {"IcReqTwiceAtOnce", Stage::kSocket, Due::kNoSuccess, &IcReqTwiceAtOnce},
+      {"NoIcReq", Stage::kSocket, Due::kNoSuccess, &NoIcReq},
+      {"IcReqVersion", Stage::kSocket, Due::kAny, &IcReqVersion},
+      {"IcReqLength", Stage::kSocket, Due::kNoSuccess, &IcReqLength},
+      {"IcReqAlignment", Stage::kSocket, Due::kAny, &IcReqAlignment},
+      {"IcReqDigests", Stage::kSocket, Due::kAny, &IcReqDigests},
+      {"IcReqHalf", Stage::kSocket, Due::kAny, &IcReqHalf},
+      {"IcReqAgain", Stage::kInitialized, Due::kNoSuccess, &IcReqAgain},
+      {"IcReqOnAnIoQueue", Stage::kIo, Due::kNoSuccess, &IcReqAgain},
+      {"UnknownType", Stage::kInitialized, Due::kNoSuccess, &UnknownType},
+      {"TargetsType", Stage::kInitialized, Due::kNoSuccess, &TargetsType},
+      {"HeaderLength", Stage::kInitialized, Due::kNoSuccess, &HeaderLength},
+      {"PduLengthShort", Stage::kInitialized, Due::kNoSuccess, &PduLengthShort},
+      {"PduLengthHuge", Stage::kInitialized, Due::kNoSuccess, &PduLengthHuge},
+      {"PduDataOffset", Stage::kInitialized, Due::kNoSuccess, &PduDataOffset},
+      {"DigestFlags", Stage::kInitialized, Due::kAny, &DigestFlags},
+      {"HeaderDigestWrong", Stage::kInitialized, Due::kNoSuccess, &HeaderDigestWrong, Needs::kHeaderDigest},
+      {"ConnectDigestWrong", Stage::kInitialized, Due::kNoSuccess, &ConnectDigestWrong, Needs::kDataDigest},
+      {"Termination", Stage::kInitialized, Due::kNoSuccess, &Termination},
+      {"TerminationOfAnIoQueue", Stage::kIo, Due::kNoSuccess, &Termination},
+      {"CommandBeforeConnect", Stage::kInitialized, Due::kNoSuccess, &CommandBeforeConnect},
+      {"DataBeforeConnect", Stage::kInitialized, Due::kNoSuccess, &DataBeforeConnect},
+      {"ConnectSplit", Stage::kInitialized, Due::kServe, &ConnectSplit},
+      {"ConnectHalf", Stage::kInitialized, Due::kAny, &ConnectHalf},
+      {"ConnectShort", Stage::kInitialized, Due::kNoSuccess, &ConnectShort},
+      {"ConnectEndlessName", Stage::kInitialized, Due::kNoSuccess, &ConnectEndlessName},
+      {"ConnectFormat", Stage::kInitialized, Due::kNoSuccess, &ConnectFormat},
+      {"ConnectNoEntries", Stage::kInitialized, Due::kNoSuccess, &ConnectNoEntries},
+      {"ConnectManyEntries", Stage::kInitialized, Due::kAny, &ConnectManyEntries},
+      {"ConnectForeign", Stage::kInitialized, Due::kNoSuccess, &ConnectForeign},
+      {"ConnectTwice", Stage::kAdmin, Due::kNoSuccess, &ConnectTwice},
+      {"DataUnasked", Stage::kIo, Due::kNoSuccess, &DataUnasked},
+      {"DataBeyond", Stage::kIo, Due::kNoSuccess, &DataBeyond},
+      {"DataTooLong", Stage::kIo, Due::kNoSuccess, &DataTooLong},
+      {"DataOffset", Stage::kIo, Due::kNoSuccess, &DataOffset},
+      {"DataTag", Stage::kIo, Due::kNoSuccess, &DataTag},
+      {"DataCid", Stage::kIo, Due::kNoSuccess, &DataCid},
+      {"DataLengthLies", Stage::kIo, Due::kNoSuccess, &DataLengthLies},
+      {"DataDigestWrong", Stage::kIo, Due::kNoSuccess, &DataDigestWrong, Needs::kDataDigest},
+      {"DataTwice", Stage::kIo, Due::kNoSuccess, &DataTwice},
+      {"DataWithoutEnd", Stage::kIo, Due::kAny, &DataWithoutEnd},
+      {"DataNeverComes", Stage::kIo, Due::kAny, &DataNeverComes},
+      {"DataHalf", Stage::kIo, Due::kAny, &DataHalf},
+      {"SglType", Stage::kIo, Due::kNoSuccess, &SglType},
+      {"SglTooShort", Stage::kIo, Due::kNoSuccess, &SglTooShort},
+      {"SglTooLong", Stage::kIo, Due::kAny, &SglTooLong},
+      {"SglBeyondCapsule", Stage::kIo, Due::kNoSuccess, &SglBeyondCapsule},
+      {"SglHuge", Stage::kIo, Due::kNoSuccess, &SglHuge},
+      {"ReadTooShort", Stage::kIo, Due::kNoSuccess, &ReadTooShort},
+      {"CapsuleTooLarge", Stage::kIo, Due::kNoSuccess, &CapsuleTooLarge},
+      {"CapsuleWithoutData", Stage::kIo, Due::kNoSuccess, &CapsuleWithoutData},
+      {"CapsuleDigestWrong", Stage::kIo, Due::kNoSuccess, &CapsuleDigestWrong, Needs::kDataDigest},
+      {"AcrossTheEnd", Stage::kIo, Due::kNoSuccess, &AcrossTheEnd},
+      {"BeyondTheEnd", Stage::kIo, Due::kNoSuccess, &BeyondTheEnd},
+      {"UnknownOpcode", Stage::kIo, Due::kNoSuccess, &UnknownOpcode},
+      {"UnknownNamespace", Stage::kIo, Due::kNoSuccess, &UnknownNamespace},
+      {"ReservedFlags", Stage::kIo, Due::kAny, &ReservedFlags},
+      {"DuplicateCid", Stage::kIo, Due::kAny, &DuplicateCid},
+      {"RangesMissing", Stage::kIo, Due::kNoSuccess, &RangesMissing},
+      {"AnswersUnread", Stage::kIo, Due::kAny, &AnswersUnread},
+      {"LeftUnderWay", Stage::kIo, Due::kAny, &LeftUnderWay},
+      {"UnknownAdminOpcode", Stage::kAdmin, Due::kNoSuccess, &UnknownAdminOpcode},
+      {"UnknownProperty", Stage::kAdmin, Due::kAny, &UnknownProperty},
+      {"IdentifyWithoutRoom", Stage::kAdmin, Due::kAny, &IdentifyWithoutRoom},
+      {"EventsWithoutEnd", Stage::kAdmin, Due::kAny, &EventsWithoutEnd},
+      {"WriteSplit", Stage::kIo, Due::kServe, &WriteSplit},
+  });
+}
+constexpr auto kAbuses = Table();
+
 // A connection in the stage that an abuse wants, and what keeps it alive.
 struct Stage {
   UniqueFd socket;
@@ -119,6 +198,10 @@ RawPdu NvmeAttack::Capsule(const wire::NvmeCommand& command, std::span<const uin
   wire::PduCommand pdu{};
   pdu.command = command;
   return line.Make(pdu, wire::kPduCommand, data);
+}
+
+std::span<const NvmeAbuseCase> NvmeAbuses() {
+  return kAbuses;
 }
 
 NvmeAttackResult CommitAbuse(const NvmeVictim& victim, const NvmeAbuseCase& abuse, uint64_t seed) {

@@ -77,16 +77,37 @@ struct NvmeAttack {
   RawPdu Capsule(const wire::NvmeCommand& command, std::span<const uint8_t> data = {}) const;
 };
 
+using NvmeAbuse = void(NvmeAttack& attack);
+
 struct NvmeAbuseCase {
   const char* name;
   NvmeAbuseStage stage;
   NvmeAbuseDue due;
-  void (*commit)(NvmeAttack&);
+  NvmeAbuse* commit;
   NvmeAbuseNeeds needs = NvmeAbuseNeeds::kNothing;
 };
 
-std::span<const NvmeAbuseCase> NvmeFrameAbuses();    // of PDUs and of Connect
-std::span<const NvmeAbuseCase> NvmeCommandAbuses();  // of commands and their data
+// What the table has, which says what is due.
+namespace nvme_abuses {
+
+// Of PDUs and of Connect (attack_frames.cc).
+NvmeAbuse Silence, Garbage, IcReqSplit, IcReqTwiceAtOnce, NoIcReq, IcReqVersion, IcReqLength, IcReqAlignment,
+    IcReqDigests, IcReqHalf, IcReqAgain, UnknownType, TargetsType, HeaderLength, PduLengthShort,
+    PduLengthHuge, PduDataOffset, DigestFlags, HeaderDigestWrong, ConnectDigestWrong, Termination,
+    CommandBeforeConnect, DataBeforeConnect, ConnectSplit, ConnectHalf, ConnectShort, ConnectEndlessName,
+    ConnectFormat, ConnectNoEntries, ConnectManyEntries, ConnectForeign, ConnectTwice;
+
+// Of commands and their data (attack_commands.cc).
+NvmeAbuse DataUnasked, DataBeyond, DataTooLong, DataOffset, DataTag, DataCid, DataLengthLies, DataDigestWrong,
+    DataTwice, DataWithoutEnd, DataNeverComes, DataHalf, SglType, SglTooShort, SglTooLong, SglBeyondCapsule,
+    SglHuge, ReadTooShort, CapsuleTooLarge, CapsuleWithoutData, CapsuleDigestWrong, AcrossTheEnd,
+    BeyondTheEnd, UnknownOpcode, UnknownNamespace, ReservedFlags, DuplicateCid, RangesMissing, AnswersUnread,
+    LeftUnderWay, UnknownAdminOpcode, UnknownProperty, IdentifyWithoutRoom, EventsWithoutEnd, WriteSplit;
+
+}  // namespace nvme_abuses
+
+// All that there are: where an attack's number leads depends on their order.
+std::span<const NvmeAbuseCase> NvmeAbuses();
 
 struct NvmeAttackResult {
   NvmeOutcome outcome = NvmeOutcome::kNoStart;

@@ -6,13 +6,10 @@
 
 #include "perf/nvme_hostile/attack.h"
 
-namespace cleat::perf {
+namespace cleat::perf::nvme_abuses {
 namespace {
 
 using wire::PduType;
-using Stage = NvmeAbuseStage;
-using Due = NvmeAbuseDue;
-using Needs = NvmeAbuseNeeds;
 using What = RawHeard::What;
 
 constexpr uint32_t kWriteBytesMax = 64U << 10;
@@ -76,8 +73,6 @@ void SendCommand(NvmeAttack& attack, const wire::NvmeCommand& command, std::span
   attack.line.Send(attack.Capsule(command, data));
 }
 
-// ---- Data that is asked for.
-
 struct DataPdu {
   wire::PduTransfer transfer{};
   std::vector<uint8_t> data;
@@ -116,6 +111,10 @@ void WhenAsked(NvmeAttack& attack, Then then) {
   right.data = Dirt(right.transfer.length_bytes);
   then(right, ready);
 }
+
+}  // namespace
+
+// ---- Data that is asked for.
 
 void DataUnasked(NvmeAttack& attack) {
   DataPdu pdu;
@@ -395,6 +394,8 @@ void EventsWithoutEnd(NvmeAttack& attack) {
 
 // ---- Odd and allowed: a write in pieces, then its blocks read back.
 
+namespace {
+
 // The data that the target asks for, each PDU in pieces; true when the write has succeeded.
 bool ServeData(NvmeAttack& attack, std::span<const uint8_t> data) {
   constexpr uint32_t kPdusMax = 4096;
@@ -444,6 +445,8 @@ std::vector<uint8_t> ReadBack(NvmeAttack& attack, uint64_t block, uint32_t block
   }
 }
 
+}  // namespace
+
 void WriteSplit(NvmeAttack& attack) {
   const uint64_t clean = CleanBlocks(attack.victim);
   const bool in_capsule =
@@ -463,48 +466,4 @@ void WriteSplit(NvmeAttack& attack) {
     attack.wrong = "a read returns other data than was written in pieces";
 }
 
-constexpr NvmeAbuseCase kCases[] = {
-    {"DataUnasked", Stage::kIo, Due::kNoSuccess, &DataUnasked},
-    {"DataBeyond", Stage::kIo, Due::kNoSuccess, &DataBeyond},
-    {"DataTooLong", Stage::kIo, Due::kNoSuccess, &DataTooLong},
-    {"DataOffset", Stage::kIo, Due::kNoSuccess, &DataOffset},
-    {"DataTag", Stage::kIo, Due::kNoSuccess, &DataTag},
-    {"DataCid", Stage::kIo, Due::kNoSuccess, &DataCid},
-    {"DataLengthLies", Stage::kIo, Due::kNoSuccess, &DataLengthLies},
-    {"DataDigestWrong", Stage::kIo, Due::kNoSuccess, &DataDigestWrong, Needs::kDataDigest},
-    {"DataTwice", Stage::kIo, Due::kNoSuccess, &DataTwice},
-    {"DataWithoutEnd", Stage::kIo, Due::kAny, &DataWithoutEnd},
-    {"DataNeverComes", Stage::kIo, Due::kAny, &DataNeverComes},
-    {"DataHalf", Stage::kIo, Due::kAny, &DataHalf},
-    {"SglType", Stage::kIo, Due::kNoSuccess, &SglType},
-    {"SglTooShort", Stage::kIo, Due::kNoSuccess, &SglTooShort},
-    {"SglTooLong", Stage::kIo, Due::kAny, &SglTooLong},
-    {"SglBeyondCapsule", Stage::kIo, Due::kNoSuccess, &SglBeyondCapsule},
-    {"SglHuge", Stage::kIo, Due::kNoSuccess, &SglHuge},
-    {"ReadTooShort", Stage::kIo, Due::kNoSuccess, &ReadTooShort},
-    {"CapsuleTooLarge", Stage::kIo, Due::kNoSuccess, &CapsuleTooLarge},
-    {"CapsuleWithoutData", Stage::kIo, Due::kNoSuccess, &CapsuleWithoutData},
-    {"CapsuleDigestWrong", Stage::kIo, Due::kNoSuccess, &CapsuleDigestWrong, Needs::kDataDigest},
-    {"AcrossTheEnd", Stage::kIo, Due::kNoSuccess, &AcrossTheEnd},
-    {"BeyondTheEnd", Stage::kIo, Due::kNoSuccess, &BeyondTheEnd},
-    {"UnknownOpcode", Stage::kIo, Due::kNoSuccess, &UnknownOpcode},
-    {"UnknownNamespace", Stage::kIo, Due::kNoSuccess, &UnknownNamespace},
-    {"ReservedFlags", Stage::kIo, Due::kAny, &ReservedFlags},
-    {"DuplicateCid", Stage::kIo, Due::kAny, &DuplicateCid},
-    {"RangesMissing", Stage::kIo, Due::kNoSuccess, &RangesMissing},
-    {"AnswersUnread", Stage::kIo, Due::kAny, &AnswersUnread},
-    {"LeftUnderWay", Stage::kIo, Due::kAny, &LeftUnderWay},
-    {"UnknownAdminOpcode", Stage::kAdmin, Due::kNoSuccess, &UnknownAdminOpcode},
-    {"UnknownProperty", Stage::kAdmin, Due::kAny, &UnknownProperty},
-    {"IdentifyWithoutRoom", Stage::kAdmin, Due::kAny, &IdentifyWithoutRoom},
-    {"EventsWithoutEnd", Stage::kAdmin, Due::kAny, &EventsWithoutEnd},
-    {"WriteSplit", Stage::kIo, Due::kServe, &WriteSplit},
-};
-
-}  // namespace
-
-std::span<const NvmeAbuseCase> NvmeCommandAbuses() {
-  return kCases;
-}
-
-}  // namespace cleat::perf
+}  // namespace cleat::perf::nvme_abuses

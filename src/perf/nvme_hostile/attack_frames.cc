@@ -6,13 +6,10 @@
 
 #include "perf/nvme_hostile/attack.h"
 
-namespace cleat::perf {
+namespace cleat::perf::nvme_abuses {
 namespace {
 
 using wire::PduType;
-using Stage = NvmeAbuseStage;
-using Due = NvmeAbuseDue;
-using Needs = NvmeAbuseNeeds;
 using What = RawHeard::What;
 
 constexpr size_t kGarbageBytesMax = 4096;
@@ -62,6 +59,35 @@ RawPdu Connect(const NvmeAttack& attack, const wire::NvmeCommand& command, const
 RawPdu Connect(NvmeAttack& attack) {
   return Connect(attack, ConnectCommand(attack, 0), ConnectDataOf(attack));
 }
+
+// The beginning of a PDU and no more.
+void SendHalf(NvmeAttack& attack, const RawPdu& pdu) {
+  const std::vector<uint8_t> bytes = pdu.Bytes();
+  attack.line.Send(std::span(bytes).first(attack.random.Between(1, bytes.size() - 1)));
+  attack.leaves = attack.random.Chance(1, 2);  // else the target waits for the rest
+}
+
+// Connect's PDU with another byte than is right in this place of its header.
+void SendOtherByte(NvmeAttack& attack, uint8_t wire::PduHeader::*place) {
+  RawPdu pdu = Connect(attack);
+  const uint8_t right = pdu.head.*place;
+  while (pdu.head.*place == right) pdu.head.*place = static_cast<uint8_t>(attack.random.Next());
+  attack.line.Send(pdu);
+}
+
+void SendWrongDigest(NvmeAttack& attack, bool RawPdu::*which) {
+  RawPdu pdu = Connect(attack);
+  pdu.*which = true;
+  attack.line.Send(pdu);
+}
+
+void SendConnectWithEntries(NvmeAttack& attack, uint16_t entries) {
+  wire::NvmeCommand command = ConnectCommand(attack, 0);
+  command.cdw11 = entries;
+  attack.line.Send(Connect(attack, command, ConnectDataOf(attack)));
+}
+
+}  // namespace
 
 // ---- Before ICReq.
 
@@ -123,9 +149,7 @@ void IcReqDigests(NvmeAttack& attack) {
 }
 
 void IcReqHalf(NvmeAttack& attack) {
-  const std::vector<uint8_t> bytes = IcReq().Bytes();
-  attack.line.Send(std::span(bytes).first(attack.random.Between(1, bytes.size() - 1)));
-  attack.leaves = attack.random.Chance(1, 2);  // else the target waits for the rest
+  SendHalf(attack, IcReq());
 }
 
 // ---- Headers, after ICReq.
@@ -149,10 +173,7 @@ void TargetsType(NvmeAttack& attack) {
 }
 
 void HeaderLength(NvmeAttack& attack) {
-  RawPdu pdu = Connect(attack);
-  const uint8_t right = pdu.head.header_bytes;
-  while (pdu.head.header_bytes == right) pdu.head.header_bytes = static_cast<uint8_t>(attack.random.Next());
-  attack.line.Send(pdu);
+  SendOtherByte(attack, &wire::PduHeader::header_bytes);
 }
 
 void PduLengthShort(NvmeAttack& attack) {
@@ -167,11 +188,8 @@ void PduLengthHuge(NvmeAttack& attack) {
   attack.line.Send(pdu);
 }
 
-void DataOffset(NvmeAttack& attack) {
-  RawPdu pdu = Connect(attack);
-  const uint8_t right = pdu.head.data_at;
-  while (pdu.head.data_at == right) pdu.head.data_at = static_cast<uint8_t>(attack.random.Next());
-  attack.line.Send(pdu);
+void PduDataOffset(NvmeAttack& attack) {
+  SendOtherByte(attack, &wire::PduHeader::data_at);
 }
 
 // The flags say that a digest is there which was not agreed on and is not there, or none where one is.
@@ -185,15 +203,11 @@ void DigestFlags(NvmeAttack& attack) {
 }
 
 void HeaderDigestWrong(NvmeAttack& attack) {
-  RawPdu pdu = Connect(attack);
-  pdu.wrong_header_digest = true;
-  attack.line.Send(pdu);
+  SendWrongDigest(attack, &RawPdu::wrong_header_digest);
 }
 
 void ConnectDigestWrong(NvmeAttack& attack) {
-  RawPdu pdu = Connect(attack);
-  pdu.wrong_data_digest = true;
-  attack.line.Send(pdu);
+  SendWrongDigest(attack, &RawPdu::wrong_data_digest);
 }
 
 void Termination(NvmeAttack& attack) {
@@ -237,9 +251,7 @@ void ConnectSplit(NvmeAttack& attack) {
 }
 
 void ConnectHalf(NvmeAttack& attack) {
-  const std::vector<uint8_t> bytes = Connect(attack).Bytes();
-  attack.line.Send(std::span(bytes).first(attack.random.Between(1, bytes.size() - 1)));
-  attack.leaves = attack.random.Chance(1, 2);
+  SendHalf(attack, Connect(attack));
 }
 
 void ConnectShort(NvmeAttack& attack) {
@@ -263,15 +275,11 @@ void ConnectFormat(NvmeAttack& attack) {
 }
 
 void ConnectNoEntries(NvmeAttack& attack) {
-  wire::NvmeCommand command = ConnectCommand(attack, 0);
-  command.cdw11 = 0;
-  attack.line.Send(Connect(attack, command, ConnectDataOf(attack)));
+  SendConnectWithEntries(attack, 0);
 }
 
 void ConnectManyEntries(NvmeAttack& attack) {
-  wire::NvmeCommand command = ConnectCommand(attack, 0);
-  command.cdw11 = UINT16_MAX;
-  attack.line.Send(Connect(attack, command, ConnectDataOf(attack)));
+  SendConnectWithEntries(attack, UINT16_MAX);
 }
 
 // An I/O queue for a controller of somebody else, or of nobody.
@@ -289,47 +297,4 @@ void ConnectTwice(NvmeAttack& attack) {
   attack.line.Send(Connect(attack));
 }
 
-constexpr NvmeAbuseCase kCases[] = {
-    {"Silence", Stage::kSocket, Due::kAny, &Silence},
-    {"Garbage", Stage::kSocket, Due::kNoSuccess, &Garbage},
-    {"IcReqSplit", Stage::kSocket, Due::kServe, &IcReqSplit},
-    {"IcReqTwiceAtOnce", Stage::kSocket, Due::kNoSuccess, &IcReqTwiceAtOnce},
-    {"NoIcReq", Stage::kSocket, Due::kNoSuccess, &NoIcReq},
-    {"IcReqVersion", Stage::kSocket, Due::kAny, &IcReqVersion},
-    {"IcReqLength", Stage::kSocket, Due::kNoSuccess, &IcReqLength},
-    {"IcReqAlignment", Stage::kSocket, Due::kAny, &IcReqAlignment},
-    {"IcReqDigests", Stage::kSocket, Due::kAny, &IcReqDigests},
-    {"IcReqHalf", Stage::kSocket, Due::kAny, &IcReqHalf},
-    {"IcReqAgain", Stage::kInitialized, Due::kNoSuccess, &IcReqAgain},
-    {"IcReqOnAnIoQueue", Stage::kIo, Due::kNoSuccess, &IcReqAgain},
-    {"UnknownType", Stage::kInitialized, Due::kNoSuccess, &UnknownType},
-    {"TargetsType", Stage::kInitialized, Due::kNoSuccess, &TargetsType},
-    {"HeaderLength", Stage::kInitialized, Due::kNoSuccess, &HeaderLength},
-    {"PduLengthShort", Stage::kInitialized, Due::kNoSuccess, &PduLengthShort},
-    {"PduLengthHuge", Stage::kInitialized, Due::kNoSuccess, &PduLengthHuge},
-    {"PduDataOffset", Stage::kInitialized, Due::kNoSuccess, &DataOffset},
-    {"DigestFlags", Stage::kInitialized, Due::kAny, &DigestFlags},
-    {"HeaderDigestWrong", Stage::kInitialized, Due::kNoSuccess, &HeaderDigestWrong, Needs::kHeaderDigest},
-    {"ConnectDigestWrong", Stage::kInitialized, Due::kNoSuccess, &ConnectDigestWrong, Needs::kDataDigest},
-    {"Termination", Stage::kInitialized, Due::kNoSuccess, &Termination},
-    {"TerminationOfAnIoQueue", Stage::kIo, Due::kNoSuccess, &Termination},
-    {"CommandBeforeConnect", Stage::kInitialized, Due::kNoSuccess, &CommandBeforeConnect},
-    {"DataBeforeConnect", Stage::kInitialized, Due::kNoSuccess, &DataBeforeConnect},
-    {"ConnectSplit", Stage::kInitialized, Due::kServe, &ConnectSplit},
-    {"ConnectHalf", Stage::kInitialized, Due::kAny, &ConnectHalf},
-    {"ConnectShort", Stage::kInitialized, Due::kNoSuccess, &ConnectShort},
-    {"ConnectEndlessName", Stage::kInitialized, Due::kNoSuccess, &ConnectEndlessName},
-    {"ConnectFormat", Stage::kInitialized, Due::kNoSuccess, &ConnectFormat},
-    {"ConnectNoEntries", Stage::kInitialized, Due::kNoSuccess, &ConnectNoEntries},
-    {"ConnectManyEntries", Stage::kInitialized, Due::kAny, &ConnectManyEntries},
-    {"ConnectForeign", Stage::kInitialized, Due::kNoSuccess, &ConnectForeign},
-    {"ConnectTwice", Stage::kAdmin, Due::kNoSuccess, &ConnectTwice},
-};
-
-}  // namespace
-
-std::span<const NvmeAbuseCase> NvmeFrameAbuses() {
-  return kCases;
-}
-
-}  // namespace cleat::perf
+}  // namespace cleat::perf::nvme_abuses

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -28,7 +29,7 @@ bool IsPossible(const NvmeAbuseCase& abuse, NvmeTcpDigests digests) {
 }
 
 Result<NvmeAbuseCase> Named(const std::string& name, NvmeTcpDigests digests) {
-  const std::vector<NvmeAbuseCase> all = NvmeAbuses();
+  const std::span<const NvmeAbuseCase> all = NvmeAbuses();
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const auto& abuse) { return abuse.name == name; });
   if (found == all.end()) {
@@ -52,8 +53,8 @@ Result<std::vector<NvmeAbuseCase>> Chosen(const NvmeHostileOptions& options) {
     chosen.push_back(abuse);
   }
   if (!options.only.empty()) return chosen;
-  chosen = NvmeAbuses();
-  std::erase_if(chosen, [&](const auto& abuse) { return !IsPossible(abuse, options.target.digests); });
+  std::ranges::copy_if(NvmeAbuses(), std::back_inserter(chosen),
+                       [&](const auto& abuse) { return IsPossible(abuse, options.target.digests); });
   return chosen;
 }
 
@@ -257,13 +258,6 @@ Status CheckOptions(const NvmeHostileOptions& options) {
 }
 
 }  // namespace
-
-std::vector<NvmeAbuseCase> NvmeAbuses() {
-  std::vector<NvmeAbuseCase> all;
-  for (const std::span<const NvmeAbuseCase> cases : {NvmeFrameAbuses(), NvmeCommandAbuses()})
-    all.insert(all.end(), cases.begin(), cases.end());
-  return all;
-}
 
 Result<NvmeHostileReport> RunHostile(const NvmeHostileOptions& options) {
   CLEAT_TRY(CheckOptions(options));

@@ -65,9 +65,6 @@ struct NvmeHostileReport {
   }
 };
 
-// All abuses that there are.
-std::vector<NvmeAbuseCase> NvmeAbuses();
-
 // An error when nothing could begin: options, or a target that does not serve the witness.
 Result<NvmeHostileReport> RunHostile(const NvmeHostileOptions& options);
 
