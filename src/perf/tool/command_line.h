@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "perf/nvme_tcp/controller.h"
+#include "perf/report/report.h"
 
 namespace cleat::perf {
 
@@ -34,6 +36,28 @@ std::unique_ptr<Command> AddCompareCommand(CLI::App& app);
 
 // "0-3,7": numbers up to `max`, as given.
 Result<std::vector<uint32_t>> ParseList(std::string_view text, uint32_t max);
+uint64_t Nanoseconds(double seconds);
+
+// --json, and what it is for: nothing where `path` is empty.
+CLI::Option* AddJson(CLI::App& app, std::string& path);
+Status WriteJson(const std::string& path, const std::vector<std::string>& command_line, Json options,
+                 Json result);
+
+// The options that say which namespace behind an NVMe/TCP target is meant: --nvme-tcp, --nqn, and those that only make sense with these.
+struct NvmeTargetOptions {
+  CLI::Option* address;
+  CLI::Option* nqn;
+  std::vector<CLI::Option*> others;
+};
+struct NvmeTargetHelp {
+  const char* address;
+  const char* host_id;  // what is taken where --host-id is not given
+  const char* header_digest;
+  const char* data_digest;
+};
+NvmeTargetOptions AddNvmeTarget(CLI::App& app, NvmeTcpOptions& target, const char* group,
+                                const NvmeTargetHelp& help);
+
 // Says what went wrong on standard error; kExitFailed.
 int Complain(const Error& error);
 

@@ -44,8 +44,7 @@ class CopyLoopCommand final : public Command {
         ->check(CLI::Range(1U, kLoadDepthMax))
         ->capture_default_str();
     app->add_option("--time", time_s_, "Seconds")->check(CLI::PositiveNumber)->capture_default_str();
-    app->add_option("--json", json_, "The result as JSON, to a file or - for standard output")
-        ->type_name("FILE");
+    AddJson(*app, json_);
   }
 
   int Run(const std::vector<std::string>& command_line) override {
@@ -55,13 +54,12 @@ class CopyLoopCommand final : public Command {
     if (!block_bytes) return Complain(block_bytes.error());
     options_.disk_bytes = *disk_bytes;
     options_.block_bytes = static_cast<uint32_t>(std::min<uint64_t>(*block_bytes, UINT32_MAX));
-    options_.time_ns = static_cast<uint64_t>(time_s_ * static_cast<double>(kNsPerSecond));
+    options_.time_ns = Nanoseconds(time_s_);
     Result<CopyLoopReport> report = RunCopyLoop(options_);
     if (!report) return Complain(report.error());
     if (json_ != "-") {
       fmt::print("copy  {:>8.1f} ns a block\n", report->ns_per_copy());
     }
-    if (json_.empty()) return kExitGood;
     const Json settings = {{"disk_bytes", options_.disk_bytes},
                            {"block_bytes", options_.block_bytes},
                            {"depth", options_.depth},
@@ -69,7 +67,7 @@ class CopyLoopCommand final : public Command {
                            {"core", options_.core}};
     const Json result = {{"ns_per_copy", std::round(report->ns_per_copy() * 100) / 100},
                          {"copied_blocks", report->copied_blocks}};
-    const Status status = WriteText(json_, ResultFile(command_line, settings, result).dump(2) + "\n");
+    const Status status = WriteJson(json_, command_line, settings, result);
     return status ? kExitGood : Complain(status.error());
   }
 

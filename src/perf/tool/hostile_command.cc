@@ -45,9 +45,7 @@ class HostileCommand final : public Command {
     int status = report->good() ? kExitGood : kExitFailed;
     if (report->wrong_data()) status = kExitDataFault;
     if (json_ != "-") std::fputs(HostileText(*report).c_str(), stdout);
-    if (json_.empty()) return status;
-    const std::string text = ResultFile(command_line, OptionsJson(), HostileJson(*report)).dump(2) + "\n";
-    if (Status written = WriteText(json_, text); !written)
+    if (Status written = WriteJson(json_, command_line, OptionsJson(), HostileJson(*report)); !written)
       status = std::max(status, Complain(written.error()));
     return status;
   }
@@ -55,21 +53,14 @@ class HostileCommand final : public Command {
  private:
   void AddTargetOptions() {
     const char* group = "Target";
-    NvmeTcpOptions& target = options_.target;
-    const auto text = [&](const char* name, std::string& value, const char* what, const char* type) {
-      return app->add_option(name, value, what)->type_name(type)->group(group);
-    };
-    text("--nvme-tcp", target.address, "Its address and port", "HOST:PORT")->required();
-    text("--nqn", target.subsystem_nqn, "The subsystem's NQN", "NQN")->required();
-    text("--namespace", target.namespace_name, "The namespace's number or UUID (default: the only one)",
-         "ID");
-    text("--host-nqn", target.host_nqn, "This host's NQN (default: made of its identifier)", "NQN");
-    text("--host-id", target.host_id, "This host's identifier (default: another one for each association)",
-         "UUID");
-    app->add_flag("--header-digest", target.digests.header,
-                  "The target does header digests: the witness has them, and half of the attacks")
-        ->group(group);
-    app->add_flag("--data-digest", target.digests.data, "Likewise, of data")->group(group);
+    const NvmeTargetOptions target = AddNvmeTarget(
+        *app, options_.target, group,
+        {.address = "Its address and port",
+         .host_id = "another one for each association",
+         .header_digest = "The target does header digests: the witness has them, and half of the attacks",
+         .data_digest = "Likewise, of data"});
+    target.address->required();
+    target.nqn->required();
     app->add_option("--timeout", timeout_s_,
                     "Seconds that the witness waits for an answer before the target counts as dead")
         ->check(CLI::PositiveNumber)
@@ -104,16 +95,14 @@ class HostileCommand final : public Command {
         ->check(CLI::Range(1, 60'000))
         ->capture_default_str()
         ->group(group);
-    app->add_option("--json", json_, "The result as JSON, to a file or - for standard output")
-        ->type_name("FILE")
-        ->group(group);
+    AddJson(*app, json_)->group(group);
   }
 
   void Prepare() {
     if (time_s_ == 0 && options_.attacks == 0) time_s_ = 10;
-    options_.time_ns = static_cast<uint64_t>(time_s_ * static_cast<double>(kNsPerSecond));
+    options_.time_ns = Nanoseconds(time_s_);
     options_.patience_ns = static_cast<uint64_t>(patience_ms_) * kNsPerMs;
-    options_.target.timeout_ns = static_cast<uint64_t>(timeout_s_ * static_cast<double>(kNsPerSecond));
+    options_.target.timeout_ns = Nanoseconds(timeout_s_);
     if (app->get_option("--seed")->empty()) options_.seed = Random(MonotonicClock().NowNs()).Next();
     options_.stop = StopOnSignals();
     std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(options_.seed));

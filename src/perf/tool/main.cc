@@ -8,7 +8,10 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
 
+#include "base/clock.h"
 #include "base/version.h"
 #include "perf/tool/command_line.h"
 
@@ -77,6 +80,44 @@ Result<std::vector<uint32_t>> ParseList(std::string_view text, uint32_t max) {
   }
   if (numbers.empty()) return bad();
   return numbers;
+}
+
+uint64_t Nanoseconds(double seconds) {
+  return static_cast<uint64_t>(seconds * static_cast<double>(kNsPerSecond));
+}
+
+CLI::Option* AddJson(CLI::App& app, std::string& path) {
+  return app.add_option("--json", path, "The result as JSON, to a file or - for standard output")
+      ->type_name("FILE");
+}
+
+Status WriteJson(const std::string& path, const std::vector<std::string>& command_line, Json options,
+                 Json result) {
+  if (path.empty()) return Ok{};
+  return WriteText(path, ResultFile(command_line, std::move(options), std::move(result)).dump(2) + "\n");
+}
+
+NvmeTargetOptions AddNvmeTarget(CLI::App& app, NvmeTcpOptions& target, const char* group,
+                                const NvmeTargetHelp& help) {
+  const auto text = [&](const char* name, std::string& value, const std::string& what, const char* type) {
+    return app.add_option(name, value, what)->type_name(type)->group(group);
+  };
+  const auto flag = [&](const char* name, bool& value, const char* what) {
+    return app.add_flag(name, value, what)->group(group);
+  };
+  NvmeTargetOptions added{};
+  added.address = text("--nvme-tcp", target.address, help.address, "HOST:PORT");
+  added.nqn = text("--nqn", target.subsystem_nqn, "The subsystem's NQN", "NQN");
+  added.others = {
+      text("--namespace", target.namespace_name, "The namespace's number or UUID (default: the only one)",
+           "ID"),
+      text("--host-nqn", target.host_nqn, "This host's NQN (default: made of its identifier)", "NQN"),
+      text("--host-id", target.host_id, fmt::format("This host's identifier (default: {})", help.host_id),
+           "UUID"),
+      flag("--header-digest", target.digests.header, help.header_digest),
+      flag("--data-digest", target.digests.data, help.data_digest),
+  };
+  return added;
 }
 
 int Complain(const Error& error) {

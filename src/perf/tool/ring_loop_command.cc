@@ -43,8 +43,7 @@ class RingLoopCommand final : public Command {
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app->add_flag("!--no-indirect", indirect_, "Chains in the ring instead of indirect tables");
-    app->add_option("--json", json_, "The result as JSON, to a file or - for standard output")
-        ->type_name("FILE");
+    AddJson(*app, json_);
   }
 
   int Run(const std::vector<std::string>& command_line) override {
@@ -55,7 +54,7 @@ class RingLoopCommand final : public Command {
     RingLoopOptions options{
         .indirect = indirect_,
         .block_bytes = static_cast<uint32_t>(std::min<uint64_t>(*block_bytes, UINT32_MAX)),
-        .time_ns = static_cast<uint64_t>(time_s_ * static_cast<double>(kNsPerSecond))};
+        .time_ns = Nanoseconds(time_s_)};
     if (!cores_.empty()) {
       Result<std::vector<uint32_t>> cores = ParseList(cores_, kCoreNumberMax);
       if (!cores) return Complain(cores.error());
@@ -85,17 +84,13 @@ class RingLoopCommand final : public Command {
         }
       }
     }
-    if (!json_.empty()) {
-      const Json settings = {{"depths", *depths},
-                             {"block_bytes", *block_bytes},
-                             {"time_ns", options.time_ns},
-                             {"indirect", indirect_},
-                             {"cores", cores_}};
-      if (Status status = WriteText(json_, ResultFile(command_line, settings, result).dump(2) + "\n");
-          !status) {
-        return Complain(status.error());
-      }
-    }
+    const Json settings = {{"depths", *depths},
+                           {"block_bytes", *block_bytes},
+                           {"time_ns", options.time_ns},
+                           {"indirect", indirect_},
+                           {"cores", cores_}};
+    if (Status status = WriteJson(json_, command_line, settings, result); !status)
+      return Complain(status.error());
     return errors == 0 ? kExitGood : kExitFailed;
   }
 

@@ -44,10 +44,6 @@ Examples:
 
 Exit status: 0 - all went well, 1 - errors, 2 - a disk returned wrong data.)";
 
-uint64_t Nanoseconds(double seconds) {
-  return static_cast<uint64_t>(seconds * static_cast<double>(kNsPerSecond));
-}
-
 template <typename T>
 std::string NameOf(const std::map<std::string, T>& names, T value) {
   for (const auto& [name, named] : names) {
@@ -137,32 +133,19 @@ class RunCommand final : public Command {
   }
 
   void AddNvmeOptions() {
-    const char* group = "NVMe/TCP";
-    NvmeTcpOptions& nvme = devices_.nvme_tcp;
-    auto* address =
-        app->add_option("--nvme-tcp", nvme.address, "Address and port of a target, in place of sockets")
-            ->type_name("HOST:PORT")
-            ->group(group);
+    const NvmeTargetOptions nvme =
+        AddNvmeTarget(*app, devices_.nvme_tcp, "NVMe/TCP",
+                      {.address = "Address and port of a target, in place of sockets",
+                       .host_id = "another one each time",
+                       .header_digest = "CRC32C of each PDU's header",
+                       .data_digest = "CRC32C of each PDU's data"});
     for (const char* other : {"--listen", "--connect", "--devices", "--active", "--type", "--targets",
                               "--queue-size", "--packed", "--no-indirect", "--reconnect"}) {
-      address->excludes(app->get_option(other));
+      nvme.address->excludes(app->get_option(other));
     }
-    auto* nqn =
-        app->add_option("--nqn", nvme.subsystem_nqn, "The subsystem's NQN")->type_name("NQN")->group(group);
-    nqn->needs(address);
-    address->needs(nqn);
-    const auto text = [&](const char* name, std::string& value, const char* what, const char* type) {
-      app->add_option(name, value, what)->type_name(type)->group(group)->needs(address);
-    };
-    text("--namespace", nvme.namespace_name, "The namespace's number or UUID (default: the only one)", "ID");
-    text("--host-nqn", nvme.host_nqn, "This host's NQN (default: made of its identifier)", "NQN");
-    text("--host-id", nvme.host_id, "This host's identifier (default: another one each time)", "UUID");
-    app->add_flag("--header-digest", nvme.digests.header, "CRC32C of each PDU's header")
-        ->group(group)
-        ->needs(address);
-    app->add_flag("--data-digest", nvme.digests.data, "CRC32C of each PDU's data")
-        ->group(group)
-        ->needs(address);
+    nvme.nqn->needs(nvme.address);
+    nvme.address->needs(nvme.nqn);
+    for (CLI::Option* other : nvme.others) other->needs(nvme.address);
   }
 
   void AddLoadOptions() {
@@ -223,9 +206,7 @@ class RunCommand final : public Command {
     app->add_option("--cores", cores_, "A generator thread on each of these; devices are spread over them")
         ->type_name("LIST")
         ->group(group);
-    app->add_option("--json", json_, "The result as JSON, to a file or - for standard output")
-        ->type_name("FILE")
-        ->group(group);
+    AddJson(*app, json_)->group(group);
     app->add_option("--histogram", histogram_,
                     "All latencies: a line for each bucket with ns, count, part at or below")
         ->type_name("FILE")
@@ -330,8 +311,7 @@ class RunCommand final : public Command {
     if (!histogram_.empty()) {
       CLEAT_TRY(WriteText(histogram_, HistogramText(report.latency)));
     }
-    if (json_.empty()) return Ok{};
-    return WriteText(json_, ResultFile(command_line, OptionsJson(), ReportJson(report)).dump(2) + "\n");
+    return WriteJson(json_, command_line, OptionsJson(), ReportJson(report));
   }
 
   Json OptionsJson() const {
