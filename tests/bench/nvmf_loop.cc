@@ -4,18 +4,26 @@
 //
 //   nvmf_loop --address 127.0.0.1:4430 --nqn NQN --namespace UUID [--depth 32] [--write] [--seconds 3] [--core 1] [--json]
 //   [--one-piece-a-send] [--read-on-events] [--receive-buffer-kib 64] [--digests-by-table]   without what makes it fast, one by one
+//   [--address 127.0.0.1:4431]   given again for each further path
+//   [--longest]                  how long requests wait while paths break: see below
 // Prints thousands of requests a second, the latency's percentiles, and for how many nanoseconds of its core a request keeps the reactor
 // busy: turns that found nothing to do are not counted. Beside the mean of that its median, which other programs on the core do not move.
+//
+// With --longest it goes on until its input ends, and for each line that it is given prints, as a JSON list in microseconds, the longest
+// request since the line before of each place in the queue, requests under way with the time that they have had. Places on the disk are
+// taken in turn, so that no request overlaps what a broken path has left in doubt before all of --bytes has been written.
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <future>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -35,7 +43,7 @@ namespace cleat {
 namespace {
 
 struct Arguments {
-  std::string address;
+  std::vector<std::string> addresses;
   std::string nqn;
   std::string name_space;
   uint32_t depth = 32;
@@ -44,11 +52,13 @@ struct Arguments {
   bool header_digest = false;
   bool data_digest = false;
   double seconds = 3;
+  uint32_t keep_alive_ms = 5000;
   modules::TcpTuning tuning;
   bool digests_by_table = false;
   int core = -1;
   uint64_t bytes = uint64_t{512} << 20;
   bool json = false;
+  bool longest = false;
 };
 
 [[noreturn]] void Fail(const std::string& why) {
@@ -101,11 +111,13 @@ modules::NvmfOptions OptionsOf(const Arguments& arguments) {
   auto subsystem = std::make_shared<modules::NvmfSubsystem>();
   subsystem->name = "subsystems/loop";
   subsystem->nqn = arguments.nqn;
-  subsystem->addresses = {Must(nvme::fabrics::ParseTransportAddress(arguments.address))};
+  for (const auto& address : arguments.addresses)
+    subsystem->addresses.push_back(Must(nvme::fabrics::ParseTransportAddress(address)));
   subsystem->host = nvme::fabrics::HostIdentityOfUuid(
       Must(nvme::fabrics::ParseUuid("6f6c4c0e-37a6-4bd0-9d1b-0d4a2c0e1f11")));
   subsystem->header_digest = arguments.header_digest;
   subsystem->data_digest = arguments.data_digest;
+  subsystem->kato_ms = arguments.keep_alive_ms;
   subsystem->tuning = arguments.tuning;
   return {block::DiskShape("disks/loop", arguments.bytes, 512, 4096), std::move(subsystem),
           Must(nvme::fabrics::ParseUuid(arguments.name_space)), block::AccessMode::kReadWrite};
@@ -165,6 +177,26 @@ class Loop {
     figures_.ns = last - begun;
     return std::move(figures_);
   }
+  // Until the input ends.
+  void RunLongest() {
+    std::atomic<uint32_t> asked{0};
+    std::atomic<bool> over{false};
+    std::thread listening([&] {
+      for (std::string line; std::getline(std::cin, line);) ++asked;
+      over = true;
+    });
+    ending_ = false;
+    for (const auto& slot : slots_) Begin(*slot, clock_.NowNs());
+    for (uint32_t told = 0; !over.load();) {
+      if (!reactor_->RunOnce()) std::this_thread::yield();
+      if (told == asked.load()) continue;
+      ++told;
+      PrintLongest();
+    }
+    listening.join();
+    ending_ = true;
+    while (under_way_ > 0) reactor_->RunOnce();
+  }
   ~Loop() {
     channel_.reset();
     std::atomic<bool> closed{false};
@@ -185,14 +217,19 @@ class Loop {
     block::Request request;
     block::Segment segment;
     uint64_t begun_ns = 0;
+    uint64_t longest_ns = 0;
   };
+
+  uint64_t NextPlace() {
+    const uint64_t places = arguments_.bytes / arguments_.block_bytes;
+    return arguments_.longest ? next_++ % places : random_.Below(places);
+  }
 
   void Begin(Slot& slot, uint64_t now_ns) {
     ++under_way_;
     slot.begun_ns = now_ns;
     slot.request.op = arguments_.writes ? block::Op::kWrite : block::Op::kRead;
-    slot.request.offset_bytes =
-        random_.Below(arguments_.bytes / arguments_.block_bytes) * arguments_.block_bytes;
+    slot.request.offset_bytes = NextPlace() * arguments_.block_bytes;
     slot.request.length_bytes = arguments_.block_bytes;
     slot.request.segments = {&slot.segment, 1};
     slot.request.Push(
@@ -208,8 +245,21 @@ class Loop {
     --under_way_;
     ++figures_.requests;
     const uint64_t now_ns = clock_.NowNs();
-    figures_.latency.Record(now_ns - slot.begun_ns);
+    const uint64_t took_ns = now_ns - slot.begun_ns;
+    slot.longest_ns = std::max(slot.longest_ns, took_ns);
+    figures_.latency.Record(took_ns);
     if (!ending_) Begin(slot, now_ns);
+  }
+  void PrintLongest() {
+    const uint64_t now_ns = clock_.NowNs();
+    const char* before = "[";
+    for (const auto& slot : slots_) {
+      const uint64_t longest_ns = std::max(std::exchange(slot->longest_ns, 0), now_ns - slot->begun_ns);
+      std::printf("%s%.1f", before, static_cast<double>(longest_ns) / 1e3);
+      before = ", ";
+    }
+    std::printf("]\n");
+    std::fflush(stdout);
   }
 
   const Arguments arguments_;
@@ -222,6 +272,7 @@ class Loop {
   std::shared_ptr<block::MemoryRegion> region_;
   std::vector<std::unique_ptr<Slot>> slots_;
   Random random_{1};
+  uint64_t next_ = 0;
   Figures figures_;
   uint32_t under_way_ = 0;
   bool ending_ = false;
@@ -269,7 +320,10 @@ void Print(const Arguments& arguments, const Loop::Figures& figures) {
 int main(int argc, char** argv) {
   cleat::Arguments arguments;
   CLI::App app("Requests to a namespace over NVMe/TCP");
-  app.add_option("--address", arguments.address)->required();
+  app.add_option("--address", arguments.addresses, "given again for each further path")
+      ->required()
+      ->take_all()
+      ->allow_extra_args(false);
   app.add_option("--nqn", arguments.nqn)->required();
   app.add_option("--namespace", arguments.name_space, "its UUID")->required();
   app.add_option("--depth", arguments.depth)->check(CLI::Range(1, 128))->capture_default_str();
@@ -281,11 +335,18 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", arguments.seconds)->capture_default_str();
   app.add_option("--core", arguments.core, "for the loop");
   app.add_option("--bytes", arguments.bytes, "of the namespace that are used")->capture_default_str();
+  app.add_option("--keep-alive-ms", arguments.keep_alive_ms)->capture_default_str();
   app.add_flag("--json", arguments.json);
+  app.add_flag("--longest", arguments.longest,
+               "for each line of the input, the longest requests since the one before");
   CLI11_PARSE(app, argc, argv);
   if (arguments.digests_by_table) cleat::nvme::tcp::SetCrc32cByTable();
   cleat::Loop loop(arguments);
   cleat::Pin(arguments.core);
+  if (arguments.longest) {
+    loop.RunLongest();
+    return 0;
+  }
   constexpr double kNsPerSecond = 1e9;
   (void)loop.Run(static_cast<uint64_t>(arguments.seconds * kNsPerSecond / 10));
   cleat::Print(arguments, loop.Run(static_cast<uint64_t>(arguments.seconds * kNsPerSecond)));

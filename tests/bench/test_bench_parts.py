@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from unittest import mock
 
-from cleat_bench import bars, machine, measure_crypto, measure_malloc, measure_qsd, measure_rbd, measure_rbd_images, measure_tcp_initiator, page, plan, plots, results, stats
+from cleat_bench import bars, machine, measure_crypto, measure_malloc, measure_qsd, measure_rbd, measure_rbd_images, measure_tcp_failover, measure_tcp_initiator, page, plan, plots, results, stats
 from cleat_bench.lab import FULL, QUICK
 from cleat_bench.stats import Figure, figure
 from cleat_guest import BenchError
@@ -88,7 +88,7 @@ class Plan(unittest.TestCase):
         self.assertEqual(self.names("qsd"), ["qsd-null", "qsd-file"])
         self.assertEqual(self.names("sight_cost, idle"), ["sight", "host"])
         alone = [measurement.name for measurement in plan.MEASUREMENTS if measurement not in plan.choose(None)]
-        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "pool", "stopped", "rbd-clients"])
+        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "pool", "stopped", "rbd-clients"])
         for name in alone:
             self.assertEqual(self.names(name), [name])
         for wrong in ("nothing", "null,,", "qsd,nothing"):
@@ -143,6 +143,24 @@ Total                                            :   10537.95      41.16      94
     def test_it_needs_a_built_spdk(self):
         with mock.patch.dict(os.environ, {"PEER_SPDK": ""}), self.assertRaisesRegex(BenchError, "PEER_SPDK"):
             measure_tcp_initiator.measure(None)
+
+
+class TcpFailover(unittest.TestCase):
+    def test_of_all_cuts_the_99th_percentile_counts_and_its_runs_are_the_longest(self):
+        quiet = [[1.0] * 98 + [2.0, 3.0]] * 4
+        self.assertEqual(measure_tcp_failover.p99(quiet, "ms"), Figure(2.0, "ms", 0.0, (3.0,) * 4))
+        self.assertEqual(measure_tcp_failover.p99([*quiet[:3], [1.0] * 90 + [50.0] * 10], "ms").value, 50.0)
+
+    def test_a_silent_path_that_nobody_waited_for_was_not_measured(self):
+        lab, target, load = mock.Mock(quick=True), mock.Mock(addresses=["a", "b"]), mock.Mock()
+        load.longest_ms.return_value = [measure_tcp_failover.KEEP_ALIVE_MS / 2 - 1]
+        target.queues.return_value = 4
+        with mock.patch.object(measure_tcp_failover.time, "sleep"), self.assertRaisesRegex(BenchError, "none was on that path"):
+            measure_tcp_failover.measure_against(lab, target, load)
+
+    def test_it_needs_a_built_spdk(self):
+        with mock.patch.dict(os.environ, {"PEER_SPDK": ""}), self.assertRaisesRegex(BenchError, "PEER_SPDK"):
+            measure_tcp_failover.measure(None)
 
 
 class Machine(unittest.TestCase):

@@ -44,6 +44,9 @@ BARS: dict[str, Bar] = {
         _at_least(1.1, "requests a second over NVMe/TCP over those of spdk_nvme_perf with the same SPDK target, 32 in flight"),
     "tcp_initiator_vs_spdk_qd128": _at_least(1.1, "likewise, 128 in flight"),
     "tcp_initiator_qd1_p50_vs_spdk": _at_most(1.0, "likewise, one in flight: median latency over spdk_nvme_perf's"),
+    "tcp_failover_ms_p99":
+        _at_most(20, "one of two paths closed: the longest wait of each request meanwhile that overlaps nothing in doubt, 99th percentile"),
+    "tcp_failover_silent_vs_limit_p99": _at_most(1.2, "likewise one that swallows what is sent, over the keep alive timeout"),
     "malloc_extra_ns": _at_most(0, "memory disk minus null disk, over 1.05 x the same copies in a bare loop"),
     "crypto_write_4k_excess": _at_most(1.05, "encrypted writes, 4 KiB data units: what they cost more, over the bare cipher"),
     "crypto_read_4k_excess": _at_most(1.05, "encrypted reads, 4 KiB data units: likewise"),

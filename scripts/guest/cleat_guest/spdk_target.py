@@ -203,17 +203,21 @@ class Net:
 
 class SpdkNamespace:
     """The file `image` as one namespace of a target of its own, at the addresses of a network of its own: two paths. As root. What it can be
-    asked and told is what NvmfEvents (nvmf_events.py) says."""
+    asked and told is what NvmfEvents (nvmf_events.py) says. `options`: of SpdkTarget's."""
 
-    def __init__(self, bench, image, nqn, uuid):
+    def __init__(self, bench, image, nqn, uuid, **options):
         self._image, self._nqn, self._uuid = image, nqn, uuid
         self._net = Net(f"cleat{os.getpid()}", _NET_ADDRESSES)
-        self._target = SpdkTarget(bench, net=self._net.name)
+        self._target = SpdkTarget(bench, net=self._net.name, **options)
         self.addresses = [f"{address}:{_PORT}" for address in _NET_ADDRESSES]
+
+    def add_device(self):
+        """"Disk"."""
+        self._target.add_file("Disk", self._image, self._uuid)
 
     def wait_ready(self):
         self._target.start()
-        self._target.add_file("Disk", self._image, self._uuid)
+        self.add_device()
         self._target.add_subsystem(self._nqn, "Disk", self._uuid, nguid(self._uuid))
         for address in self.addresses:
             self._target.listen(self._nqn, address)
@@ -231,6 +235,10 @@ class SpdkNamespace:
     def lives(self):
         """Its controllers, of which each path has one."""
         return {one["cntlid"] for one in self._target.rpc("nvmf_subsystem_get_controllers", nqn=self._nqn)}
+
+    def queues(self):
+        """How many connections it has, of which each controller has one for its admin queue."""
+        return len(self._target.rpc("nvmf_subsystem_get_qpairs", nqn=self._nqn))
 
     def has_lost(self, before, paths):
         return len(before - self.lives()) >= len(paths)
