@@ -168,6 +168,7 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   void QueueReady(uint32_t path);
   void QueueEnded(uint32_t path, const Error& reason);
   void Report(Life& life);
+  static void RequestDone(block::Request& request, const block::Frame& frame);
   bool WantsTick() const;
   void Tick();
   void Tick(Life& life);

@@ -50,7 +50,7 @@ class SpdkTarget:
     """One process, which sleeps while there is nothing to do, or polls on the core `polls_on`. `number` keeps apart what several that run at
     one time have; `net`: the name of the network namespace that it runs in."""
 
-    def __init__(self, bench, number=1, memory_mb=256, net=None, polls_on=None):
+    def __init__(self, bench, number=1, memory_mb=512, net=None, polls_on=None):
         self._spdk = built_in()
         self._number = number
         self._memory_mb = memory_mb

@@ -255,6 +255,28 @@ TEST(NvmfDisk, RequestsWaitForATargetThatIsAway) {
   EXPECT_EQ(rig.broken.size(), 1U);
 }
 
+// By the stamps an engine tells storage that does not answer from a limit that keeps a request.
+TEST(NvmfDisk, WhatWaitsWithoutAPathIsTheStorages) {
+  if (!block::kCountersOn) GTEST_SKIP() << "requests have no stamps";
+  NvmfRig rig;
+  rig.Open();
+  auto disk = rig.Channel();
+  rig.target.Stop();
+  rig.UntilBroken();
+  OneWrite write(0, 4096, 0x77);
+  write.io.request.stamps.Seen(1, 1, /*batch=*/0);
+  write.Start(*disk);
+  rig.ForSomeTurns();
+  const auto at_ns = [&](RequestStage stage) { return write.io.request.stamps.at_ns(stage); };
+  EXPECT_NE(at_ns(RequestStage::kSubmitted), 0U);
+  EXPECT_EQ(at_ns(RequestStage::kDone), 0U);
+  const uint64_t back_ns = rig.clock.NowNs();
+  rig.target.Start();
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  EXPECT_LT(at_ns(RequestStage::kSubmitted), back_ns);
+  EXPECT_GT(at_ns(RequestStage::kDone), back_ns);
+}
+
 // The target is stopped with all of its connections, so that nothing of what it was sent is executed later: ConfirmDead is true.
 TEST(NvmfDisk, ATargetThatIsStoppedUnderLoadCostsNoRequestAndNoByte) {
   NvmfRig rig;

@@ -51,8 +51,7 @@ RequestQueue::~RequestQueue() {
 
 void RequestQueue::Submit(Request& request) {
   ++requests_;
-  block::Frame& frame =
-      request.Push([](Request& done, const block::Frame&) { done.Complete(done.status); }, this);
+  block::Frame& frame = request.Push(config_.done, config_.layer);
   frame.scratch = {};
   if (request.op == Op::kFlush && !config_.write_cache) return End(request, IoStatus::kOk);
   if (Writes(request)) frame.scratch[kOrigin] = ++last_origin_;

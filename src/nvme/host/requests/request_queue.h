@@ -67,6 +67,11 @@ class RequestQueue {
     // memory lives longer.
     std::optional<DoubtLog> log = std::nullopt;
     DoubtWaits* waits = nullptr;  // told what waits for doubt, if anybody wants to know; lives longer
+    // What a request that came by Submit ends with, which completes it, and the layer of its frame: whoever stamps times has a clock.
+    block::Frame::DoneFn done = [](block::Request& request, const block::Frame&) {
+      request.Complete(request.status);
+    };
+    void* layer = nullptr;
   };
   RequestQueue(const Config& config, RequestQueueOwner& owner);
   ~RequestQueue();  // no request is left
