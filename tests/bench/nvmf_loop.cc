@@ -14,6 +14,8 @@
 // taken in turn, so that no request overlaps what a broken path has left in doubt before all of --bytes has been written.
 #include <pthread.h>
 #include <sched.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -340,6 +342,7 @@ int main(int argc, char** argv) {
   app.add_flag("--longest", arguments.longest,
                "for each line of the input, the longest requests since the one before");
   CLI11_PARSE(app, argc, argv);
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("nvmf_loop"));  // the output is for programs
   if (arguments.digests_by_table) cleat::nvme::tcp::SetCrc32cByTable();
   cleat::Loop loop(arguments);
   cleat::Pin(arguments.core);
