@@ -94,11 +94,12 @@ ROOMS = {
         "protocol": [],
         "stores": ["protocol"],
         "disks": ["stores", "protocol"],
+        "discovery": ["protocol"],
         "attached": ["disks", "protocol"],
         "guest_devices": ["attached", "protocol"],
         "controller": ["guest_devices", "attached", "protocol"],
         "link": ["", "disks", "protocol"],
-        "process": ["", "link", "guest_devices", "disks", "protocol"],
+        "process": ["", "link", "guest_devices", "discovery", "disks", "protocol"],
     },
     "nvme": {
         "fabrics": [""],

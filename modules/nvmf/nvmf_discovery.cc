@@ -52,6 +52,7 @@ class Reading final : private nvme::host::DiscoveryOwner {
     reactor_.AddTimer(tick_, reactor_.now_ns() + Discovery::kTickNs);
     admin_.Start();
   }
+  void GiveUp() { discovery_.GiveUp(); }
   Event& over() { return over_; }
   Result<DiscoveryLog> TakeResult() { return *std::move(result_); }
 
@@ -91,7 +92,10 @@ Task<Result<DiscoveryLog>> DiscoverNvmf(NvmfDiscovery options) {
     co_return Error(ErrorCode::kInvalidArgument, "a discovery service can't answer in no time");
   Reading reading(options, *Reactor::Current());
   reading.Start();
-  co_await reading.over().Wait();
+  if (!co_await reading.over().Wait(options.cancel)) {
+    reading.GiveUp();
+    co_await reading.over().Wait();
+  }
   co_return reading.TakeResult();
 }
 

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "nvme/fabrics/log_pages.h"
 #include "nvme/fabrics/names.h"
+#include "reactor/cancel.h"
 #include "reactor/task.h"
 
 namespace cleat::modules {
@@ -18,9 +19,11 @@ struct NvmfDiscovery {
   nvme::fabrics::TransportAddress address;
   nvme::fabrics::HostIdentity host;  // what the service tells may depend on who asks
   uint64_t timeout_ns = 10 * kNsPerSecond;
+  CancelToken* cancel = nullptr;  // ends the reading at once; outlives it
 };
 
 // Reads the log on the reactor that runs it. Ends within timeout_ns and nvme::host::Discovery::kShutdownTimeoutNs.
+//   kCancelled          `cancel` was
 //   kInvalidArgument    options that make no sense
 //   kPermissionDenied   the target does not let this host in, or asks it for authentication
 //   kDeadlineExceeded, kUnavailable   nobody answers there, or not NVMe/TCP

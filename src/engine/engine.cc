@@ -299,8 +299,17 @@ Status Engine::LimitDisk(const LimitSpec& limit) {
   return Ok{};
 }
 
+Task<Result<DiscoveryReport>> Engine::Discover(DiscoverySpec discovery) {
+  const Gate::Holder holder(requests_);
+  if (!holder) co_return ShuttingDown();
+  if (!parts_.discover)
+    co_return Error(ErrorCode::kUnimplemented, "this engine was built without a way to discovery services");
+  co_return co_await parts_.discover(std::move(discovery), ending_);
+}
+
 Task<void> Engine::Shutdown() {
   auto no_requests = requests_.Close();
+  ending_.Cancel();
   parts_.endpoints.ProcessEnds();
   const auto controllers = controllers_;
   const auto close = [this](const auto& named) -> Task<void> {

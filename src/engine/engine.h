@@ -16,10 +16,12 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "engine/controller/controller.h"
+#include "engine/protocol/discovery.h"
 #include "engine/protocol/spec.h"
 #include "engine/stores/cluster_store.h"
 #include "engine/stores/group_store.h"
 #include "engine/stores/memory_store.h"
+#include "reactor/cancel.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
 
@@ -27,6 +29,9 @@ namespace cleat::engine {
 
 class Engine {
  public:
+  // Asks a discovery service, and ends at once when it is cancelled.
+  using DiscoverFunction = std::function<Task<Result<DiscoveryReport>>(DiscoverySpec, CancelToken& cancel)>;
+
   struct Parts {  // all of it outlives the engine
     Reactor& control;
     const std::vector<Reactor*>& io_reactors;
@@ -39,6 +44,7 @@ class Engine {
     BlockingPool* reading = nullptr;  // for reading other engines' counters; nullptr: it is done inline
     DescriptorBudget* descriptors = nullptr;  // nullptr: nobody counts
     virtio::EarlierIo* earlier_io = nullptr;  // of engines that were killed; nullptr: none was before
+    DiscoverFunction discover = {};           // empty: this engine can't
   };
 
   // Hears of changes (the command link), and asks for the present report by name.
@@ -81,6 +87,7 @@ class Engine {
   Status PutCluster(const ClusterSpec& cluster);
   Status DropCluster(const std::string& name);
   Status LimitDisk(const LimitSpec& limit);
+  Task<Result<DiscoveryReport>> Discover(DiscoverySpec discovery);
   Result<UniqueFd> FetchMemory(const std::string& disk) const { return parts_.memories.Duplicate(disk); }
 
   // Detaches everything, all controllers at once; refuses requests from then on. As long as the storage
@@ -98,6 +105,7 @@ class Engine {
   std::map<std::string, std::shared_ptr<Controller>> controllers_;
   std::map<std::string, DescriptorBudget::Reservation> memory_descriptors_;  // by the disk's name
   Gate requests_;
+  CancelToken ending_;  // what nobody needs any more
 };
 
 }  // namespace cleat::engine

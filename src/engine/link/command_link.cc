@@ -13,7 +13,6 @@
 
 #include "base/log_request.h"
 #include "base/unix_socket.h"
-#include "engine/link/requests.h"
 
 namespace cleat::engine {
 namespace {
@@ -252,10 +251,17 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
   if (takes && --takes_ == 0) takes_over_.Set();
   if (connection_ != nullptr && !connection_->broken && connections_ == connection) {
     FlushChanges();  // what a request did is known before its reply
-    Send(EncodeReply(request.id, answer.status, answer.hand_over ? &*answer.hand_over : nullptr),
-         std::move(answer.fd));
+    SendAnswer(request.id, std::move(answer));
   }
   gate_.Leave();
+}
+
+void CommandLink::SendAnswer(uint64_t id, Answer answer) {
+  if (answer.discovery) {
+    for (auto& part : EncodeDiscovery(id, *answer.discovery)) Send(std::move(part));
+    return;
+  }
+  Send(EncodeReply(id, answer.status, answer.hand_over ? &*answer.hand_over : nullptr), std::move(answer.fd));
 }
 
 void CommandLink::ReportCeph(CephReport report) {

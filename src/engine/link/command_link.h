@@ -18,6 +18,7 @@
 #include "engine/disks/path_guard.h"
 #include "engine/engine.h"
 #include "engine/link/heartbeats.h"
+#include "engine/link/requests.h"
 #include "engine/protocol/codec.h"
 #include "reactor/blocking.h"
 #include "reactor/reactor.h"
@@ -72,6 +73,7 @@ class CommandLink : private Engine::Listener {
   Task<void> RunRequest(Incoming request, UniqueFd fd, uint64_t connection);
   void Welcome(const HelloReplyMessage& reply);
   void SendInventory();
+  void SendAnswer(uint64_t id, Answer answer);
   void Send(std::vector<uint8_t> bytes, UniqueFd fd = UniqueFd());
   void Flush();
   void FlushChanges();

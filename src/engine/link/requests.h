@@ -20,6 +20,7 @@ struct Answer {
   Status status;
   UniqueFd fd;                        // of the memory that was fetched
   std::optional<HandOver> hand_over;  // of the controller that was yielded
+  std::optional<DiscoveryReport> discovery;
 };
 
 // `request`, not a reply to a hello, and `fd`, which came with it, stay until the task has ended; both may be moved from.

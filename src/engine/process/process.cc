@@ -17,6 +17,7 @@
 #include "base/scheduling.h"
 #include "base/version.h"
 #include "engine/descriptor_capacity.h"
+#include "engine/discovery/discover.h"
 #include "engine/disks/ceph_disks.h"
 #include "engine/disks/module_disk_factory.h"
 #include "engine/disks/path_guard.h"
@@ -197,7 +198,8 @@ class Process {
   vhost::SocketEndpointFactory endpoints_{control_, mapping_, *parts_.library, &paths_};
   EarlierEngines earlier_{parts_.io->lifetime(), reading_};
   Engine engine_{Engine::Parts{control_, parts_.io->reactors(), disks_, endpoints_, memories_, groups_,
-                               clusters_, &parts_.io->counters(), &reading_, &descriptors_, &earlier_}};
+                               clusters_, &parts_.io->counters(), &reading_, &descriptors_, &earlier_,
+                               Discover}};
   CommandLink link_{control_, engine_, LinkOptions(settings_, parts_, paths_, reading_)};
   Watchdog watchdog_{control_, parts_.io->reactors(), parts_.manager.watchdog_ns(),
                      [this] { Tell(parts_.manager.Alive()); }};

@@ -11,12 +11,13 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/protocol/discovery.h"
 #include "engine/protocol/spec.h"
 
 namespace cleat::engine {
 
 inline constexpr uint32_t kProtocolMin = 1;
-inline constexpr uint32_t kProtocolMax = 7;
+inline constexpr uint32_t kProtocolMax = 8;
 inline constexpr uint32_t kProtocolHeartbeats = 5;  // from which on cleatd sends them
 inline constexpr size_t kMessageBytesMax = 64 * 1024;
 
@@ -92,6 +93,9 @@ struct DropClusterMessage {
 
 struct ReadPathListsMessage {};
 struct HeartbeatMessage {};
+struct DiscoverMessage {
+  DiscoverySpec discovery;
+};
 
 struct Incoming {
   uint64_t id = 0;
@@ -99,7 +103,7 @@ struct Incoming {
                KeepMemoryMessage, DropMemoryMessage, FetchMemoryMessage, ResizeDiskMessage,
                ServeControllerMessage, ShareGroupsMessage, PutGroupMessage, DropGroupMessage,
                LimitDiskMessage, PutClusterMessage, DropClusterMessage, YieldControllerMessage,
-               TakeControllerMessage, ReadPathListsMessage, HeartbeatMessage>
+               TakeControllerMessage, ReadPathListsMessage, HeartbeatMessage, DiscoverMessage>
       body;
   std::string request = {};  // log::IsRequestId: the API call that asked for it; empty: not known
 };
@@ -116,6 +120,8 @@ std::vector<uint8_t> EncodeHello(const HelloMessage& hello);
 std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status, const HandOver* hand_over = nullptr);
 // The answer to a heartbeat; the first kReactorsReportedMax of them.
 std::vector<uint8_t> EncodeProgress(uint64_t id, const std::vector<ReactorProgress>& reactors);
+// The answer to a discovery that went well, in as many messages as it takes; all but the last say that more follows.
+std::vector<std::vector<uint8_t>> EncodeDiscovery(uint64_t id, const DiscoveryReport& report);
 // The inventory, in as many messages as it takes; the last one says so.
 std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerReport>& controllers,
                                                   const std::vector<AttachmentReport>& attachments,

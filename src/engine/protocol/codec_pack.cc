@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory_resource>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -209,6 +211,18 @@ class Packer {
     return &hand_over_;
   }
 
+  PbDiscoveryRecord* Add(const DiscoveryRecord& record) {
+    PbDiscoveryRecord& out = discovery_records_.emplace_back();
+    cleat__engine__v1__discovery_record__init(&out);
+    CLEAT_PB_SET(out, subtype, static_cast<Cleat__Engine__V1__DiscoverySubtype>(record.subtype));
+    out.nqn = PbText(record.nqn);
+    out.transport = PbText(record.transport);
+    out.address = PbText(record.address);
+    out.port = PbText(record.port);
+    CLEAT_PB_SET(out, secure_channel, static_cast<Cleat__Engine__V1__SecureChannel>(record.secure_channel));
+    return &out;
+  }
+
   PbMemory* Add(const MemoryReport& report) {
     PbMemory& out = memories_.emplace_back();
     cleat__engine__v1__memory__init(&out);
@@ -249,6 +263,7 @@ class Packer {
   std::deque<PbCephCluster> ceph_clusters_;
   std::deque<PbInDoubt> in_doubts_;
   std::deque<PbPathsStatus> paths_;
+  std::deque<PbDiscoveryRecord> discovery_records_;
 };
 
 // The reports' enums follow the protocol's order, one lower: see Packer::StateOf.
@@ -268,6 +283,11 @@ static_assert(static_cast<int>(AttachmentState::kStandby) + 1 ==
               CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_STANDBY);
 static_assert(static_cast<int>(ControllerState::kStandby) + 1 ==
               CLEAT__ENGINE__V1__CONTROLLER_STATE__CONTROLLER_STATE_STANDBY);
+
+static_assert(static_cast<int>(DiscoverySubtype::kThisService) ==
+              CLEAT__ENGINE__V1__DISCOVERY_SUBTYPE__DISCOVERY_SUBTYPE_THIS_SERVICE);
+static_assert(static_cast<int>(SecureChannel::kNotRequired) ==
+              CLEAT__ENGINE__V1__SECURE_CHANNEL__SECURE_CHANNEL_NOT_REQUIRED);
 
 std::vector<uint8_t> Pack(const PbEnvelope& envelope) {
   std::vector<uint8_t> bytes(cleat__engine__v1__envelope__get_packed_size(&envelope));
@@ -358,6 +378,33 @@ std::vector<uint8_t> EncodeProgress(uint64_t id, const std::vector<ReactorProgre
   envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_REPLY;
   envelope.reply = &out;
   return Pack(envelope);
+}
+
+std::vector<std::vector<uint8_t>> EncodeDiscovery(uint64_t id, const DiscoveryReport& report) {
+  std::vector<std::vector<uint8_t>> messages;
+  std::span<const DiscoveryRecord> left = report.records;
+  do {
+    const auto some = left.first(std::min(left.size(), kDiscoveryRecordsAMessage));
+    left = left.subspan(some.size());
+    Packer packer;
+    std::vector<PbDiscoveryRecord*> records;
+    for (const DiscoveryRecord& record : some) records.push_back(packer.Add(record));
+    Cleat__Engine__V1__Discovery discovery = CLEAT__ENGINE__V1__DISCOVERY__INIT;
+    discovery.n_records = records.size();
+    discovery.records = records.data();
+    CLEAT_PB_SET(discovery, skipped, report.skipped);
+    discovery.why_skipped = PbText(report.why_skipped);
+    Cleat__Engine__V1__Reply out = CLEAT__ENGINE__V1__REPLY__INIT;
+    CLEAT_PB_SET(out, ok, true);
+    CLEAT_PB_SET(out, more, !left.empty());
+    out.discovery = &discovery;
+    PbEnvelope envelope = EmptyEnvelope();
+    CLEAT_PB_SET(envelope, id, id);
+    envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_REPLY;
+    envelope.reply = &out;
+    messages.push_back(Pack(envelope));
+  } while (!left.empty());
+  return messages;
 }
 
 std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerReport>& controllers,

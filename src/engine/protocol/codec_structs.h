@@ -37,6 +37,7 @@ using PbCephClient = Cleat__Engine__V1__CephClient;
 using PbCephCluster = Cleat__Engine__V1__CephCluster;
 using PbInDoubt = Cleat__Engine__V1__InDoubt;
 using PbPathsStatus = Cleat__Engine__V1__PathsStatus;
+using PbDiscoveryRecord = Cleat__Engine__V1__DiscoveryRecord;
 using PbHandOver = Cleat__Engine__V1__HandOver;
 using PbDiskHandOver = Cleat__Engine__V1__DiskHandOver;
 using PbControllerStatus = Cleat__Engine__V1__ControllerStatus;

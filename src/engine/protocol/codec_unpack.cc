@@ -234,6 +234,17 @@ Result<ResizeDiskMessage> ResizeOf(const Cleat__Engine__V1__ResizeDisk& in) {
   return ResizeDiskMessage{{std::move(disk), in.size_bytes, std::move(extents)}};
 }
 
+Result<DiscoverMessage> DiscoverOf(const Cleat__Engine__V1__Discover& in) {
+  DiscoverySpec spec;
+  CLEAT_ASSIGN(spec.address, TextOf(in.address, "discover.address"));
+  CLEAT_ASSIGN(spec.host_nqn, TextOf(in.host_nqn, "discover.host_nqn"));
+  CLEAT_ASSIGN(spec.host_id, TextOf(in.host_id, "discover.host_id"));
+  spec.timeout_ms = in.timeout_ms;
+  if (spec.timeout_ms == 0 || spec.timeout_ms > kDiscoveryTimeoutMsMax)
+    return Malformed("discover.timeout_ms is not 1 to " + std::to_string(kDiscoveryTimeoutMsMax));
+  return DiscoverMessage{std::move(spec)};
+}
+
 Result<Incoming> TakeControllerOf(const PbEnvelope& in) {
   CLEAT_ASSIGN(auto name, TextOf(in.take_controller->name, "take_controller.name"));
   CLEAT_ASSIGN(auto hand_over, HandOverOf(in.take_controller->hand_over));
@@ -300,6 +311,8 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       return Incoming{in.id, ReadPathListsMessage{}};
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_HEARTBEAT:
       return Incoming{in.id, HeartbeatMessage{}};
+    case CLEAT__ENGINE__V1__ENVELOPE__BODY_DISCOVER:
+      return OneValue<DiscoverMessage>(in.id, DiscoverOf(*in.discover));
     default:
       return Error(ErrorCode::kUnimplemented, "engine protocol: this engine does not know such a message");
   }

@@ -129,9 +129,9 @@ HostIdentity HostIdentityOfUuid(const Uuid& uuid) {
   return {.nqn = std::string(kUuidNqnPrefix) + TextOfUuid(uuid), .id = uuid};
 }
 
-Result<TransportAddress> ParseTransportAddress(std::string_view text) {
+Result<TransportAddress> ParseTransportAddress(std::string_view text, uint16_t port_default) {
   const Error problem = Invalid(fmt::format("'{}' is no address of a target: 10.0.0.1:{} or [fd00::1]:{}",
-                                            text.substr(0, kNqnBytesMax), kPortDefault, kPortDefault));
+                                            text.substr(0, kNqnBytesMax), port_default, port_default));
   std::string_view address = text;
   std::string_view port;
   AddressFamily family = AddressFamily::kIpv4;
@@ -148,7 +148,7 @@ Result<TransportAddress> ParseTransportAddress(std::string_view text) {
   }
   if (port.size() == 1) return problem;
   auto parsed =
-      TransportAddressOf(family, address, port.empty() ? std::to_string(kPortDefault) : port.substr(1));
+      TransportAddressOf(family, address, port.empty() ? std::to_string(port_default) : port.substr(1));
   if (!parsed) return problem;
   return parsed;
 }

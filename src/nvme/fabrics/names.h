@@ -18,7 +18,9 @@ inline constexpr size_t kNqnBytesMax = 223;
 // Every discovery service answers to this name (base 4.5).
 inline constexpr std::string_view kDiscoveryNqn = "nqn.2014-08.org.nvmexpress.discovery";
 inline constexpr std::string_view kUuidNqnPrefix = "nqn.2014-08.org.nvmexpress:uuid:";
-inline constexpr uint16_t kPortDefault = 4420;  // of NVM subsystems, as assigned by IANA
+// As assigned by IANA: of NVM subsystems, and of discovery services.
+inline constexpr uint16_t kPortDefault = 4420;
+inline constexpr uint16_t kDiscoveryPort = 8009;
 
 // Bytes as they are sent, which is also the order in which a UUID is written.
 using Uuid = std::array<uint8_t, 16>;
@@ -56,8 +58,8 @@ inline constexpr uint32_t kKeepAliveMsMin = 1000;
 inline constexpr uint32_t kKeepAliveMsMax = 600'000;
 
 // "10.0.0.1:4420", "[fd00::1]:4420". A literal, never a name: what a name stands for may change while a disk is in use. The port may be
-// left out, brackets stay then. No zones ("%eth0").
-Result<TransportAddress> ParseTransportAddress(std::string_view text);
+// left out, which means `port_default`; brackets stay then. No zones ("%eth0").
+Result<TransportAddress> ParseTransportAddress(std::string_view text, uint16_t port_default = kPortDefault);
 // The two fields as discovery records have them (TRADDR without brackets, TRSVCID).
 Result<TransportAddress> TransportAddressOf(AddressFamily family, std::string_view address,
                                             std::string_view port);

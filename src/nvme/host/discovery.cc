@@ -207,6 +207,11 @@ void Discovery::Finish(Result<DiscoveryLog> result) {
   Leave();
 }
 
+void Discovery::GiveUp() {
+  if (step_ >= Step::kEnding) return;
+  Finish(Error(ErrorCode::kCancelled, config_.who + ": the reading was given up"));
+}
+
 void Discovery::Leave() {
   step_ = Step::kEnding;
   admin_->Abort({ErrorCode::kCancelled, config_.who + ": the reading is over"});

@@ -148,6 +148,19 @@ class Caller {
     envelope.put_controller = &put;
     Send(envelope);
   }
+  void AskDiscover() {
+    std::string text = "10.0.0.1:8009";
+    Cleat__Engine__V1__Discover discover = CLEAT__ENGINE__V1__DISCOVER__INIT;
+    discover.address = discover.host_nqn = discover.host_id = text.data();
+    discover.has_timeout_ms = 1;
+    discover.timeout_ms = 1000;
+    Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+    envelope.has_id = 1;
+    envelope.id = 3;
+    envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_DISCOVER;
+    envelope.discover = &discover;
+    Send(envelope);
+  }
   void AskTake(std::string request = {}) {
     std::string name = kController;
     Cleat__Engine__V1__TakeController take = CLEAT__ENGINE__V1__TAKE_CONTROLLER__INIT;
@@ -195,8 +208,9 @@ class CommandLinkTest : public testing::Test {
     attachment.disk.name = "disks/d";
     attachment.disk.size_bytes = kBytes;
     host_.control_thread().Call([&] {
-      engine_ = std::make_unique<Engine>(
-          Engine::Parts{host_.control(), ios_, disks_, endpoints_, memories_, groups_, clusters_});
+      Engine::Parts parts{host_.control(), ios_, disks_, endpoints_, memories_, groups_, clusters_};
+      parts.discover = discover_;
+      engine_ = std::make_unique<Engine>(parts);
       CLEAT_CHECK(engine_->PutController(controller, Controller::Role::kStandBy).ok());
     });
     CLEAT_CHECK(host_.control_thread().Await<Status>([&] { return engine_->Attach(attachment); }).ok());
@@ -244,6 +258,7 @@ class CommandLinkTest : public testing::Test {
   MemoryStore memories_;
   GroupStore groups_{host_.control()};
   ClusterStore clusters_;
+  Engine::DiscoverFunction discover_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<CommandLink> link_;
 };
@@ -326,6 +341,63 @@ TEST_F(CommandLinkTest, AHeartbeatIsAnsweredWithWhatItsReactorsDo) {
   EXPECT_EQ(answer->reply->reactors[0]->name, ios_.front()->name());
   EXPECT_GT(answer->reply->reactors[0]->turns, 0U);
   EXPECT_FALSE(IsSilent());
+}
+
+// As long as a discovery service's answer may be: 64 KiB are a message.
+TEST_F(CommandLinkTest, AnAnswerThatIsTooLongForOneMessageComesInParts) {
+  constexpr size_t kRecords = 1024;
+  discover_ = [](DiscoverySpec spec, CancelToken& /*cancel*/) -> Task<Result<DiscoveryReport>> {
+    EXPECT_EQ(spec.address, "10.0.0.1:8009");
+    EXPECT_EQ(spec.timeout_ms, 1000U);
+    const DiscoveryRecord longest{.subtype = DiscoverySubtype::kNvm,
+                                  .nqn = std::string(223, 'n'),
+                                  .transport = "254",
+                                  .address = std::string(256, 'a'),
+                                  .port = std::string(32, 'p'),
+                                  .secure_channel = SecureChannel::kRequired};
+    DiscoveryReport report;
+    report.records.assign(kRecords, longest);
+    co_return report;
+  };
+  Start(60 * kNsPerSecond);
+  Caller caller = Accept();
+  caller.Welcome();
+  caller.AskDiscover();
+  size_t records = 0;
+  for (bool more = true; more;) {
+    const PbMessage part = caller.Receive();
+    ASSERT_NE(part, nullptr);
+    ASSERT_EQ(part->body_case, CLEAT__ENGINE__V1__ENVELOPE__BODY_REPLY);
+    EXPECT_EQ(part->id, 3U);
+    ASSERT_TRUE(part->reply->ok);
+    ASSERT_NE(part->reply->discovery, nullptr);
+    records += part->reply->discovery->n_records;
+    EXPECT_EQ(part->reply->discovery->records[0]->secure_channel,
+              CLEAT__ENGINE__V1__SECURE_CHANNEL__SECURE_CHANNEL_REQUIRED);
+    more = part->reply->more != 0;
+  }
+  EXPECT_EQ(records, kRecords);
+}
+
+// A service that does not answer, asked by a caller who mistyped its address, is not to keep guests from their next engine.
+TEST_F(CommandLinkTest, AnEngineThatShutsDownWaitsForNoDiscoveryService) {
+  discover_ = [](DiscoverySpec /*spec*/, CancelToken& cancel) -> Task<Result<DiscoveryReport>> {
+    Event never(*Reactor::Current());
+    co_await never.Wait(&cancel);
+    co_return Error(ErrorCode::kCancelled, "given up");
+  };
+  Start(60 * kNsPerSecond);
+  Caller caller = Accept();
+  caller.Welcome();
+  caller.AskDiscover();
+  caller.AskPut("controllers/b", "/run/vm/b");
+  EXPECT_TRUE(vhost::test::WaitFor([&] {  // that came after it
+    bool there = false;
+    host_.control_thread().Call([&] { there = engine_->ControllerByName("controllers/b").has_value(); });
+    return there;
+  }));
+  disks_.taken = false;
+  host_.control_thread().Await<void>([&] { return engine_->Shutdown(); });
 }
 
 // Nor one of a version that there is not.

@@ -52,6 +52,7 @@ TEST(TransportAddress, LiteralsAreReadAndWritten) {
   EXPECT_EQ(TextOfAddress(ParseTransportAddress("10.0.0.1").value()), "10.0.0.1:4420");
   EXPECT_EQ(TextOfAddress(ParseTransportAddress("[fd00:0::1]:1").value()), "[fd00::1]:1");
   EXPECT_EQ(TextOfAddress(ParseTransportAddress("[::1]").value()), "[::1]:4420");
+  EXPECT_EQ(TextOfAddress(ParseTransportAddress("[::1]", kDiscoveryPort).value()), "[::1]:8009");
 }
 
 TEST(TransportAddress, WhatIsNoLiteralIsRefused) {

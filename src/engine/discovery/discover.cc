@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/discovery/discover.h"
+
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "modules/nvmf/nvmf_discovery.h"
+#include "nvme/fabrics/log_pages.h"
+#include "nvme/fabrics/names.h"
+
+namespace cleat::engine {
+namespace {
+
+namespace fabrics = nvme::fabrics;
+
+std::string NameOfTransport(uint8_t transport) {
+  switch (static_cast<fabrics::TransportType>(transport)) {
+    case fabrics::TransportType::kRdma:
+      return "rdma";
+    case fabrics::TransportType::kFibreChannel:
+      return "fc";
+    case fabrics::TransportType::kTcp:
+      return "tcp";
+  }
+  return std::to_string(transport);
+}
+
+// Without the port, and without brackets.
+std::string TextOfHost(const fabrics::TransportAddress& address) {
+  std::string text = fabrics::TextOfAddress(address);
+  text.resize(text.rfind(':'));
+  return text.starts_with('[') ? text.substr(1, text.size() - 2) : text;
+}
+
+DiscoverySubtype SubtypeOf(fabrics::DiscoveredKind kind) {
+  switch (kind) {
+    case fabrics::DiscoveredKind::kReferral:
+      return DiscoverySubtype::kReferral;
+    case fabrics::DiscoveredKind::kSubsystem:
+      return DiscoverySubtype::kNvm;
+    case fabrics::DiscoveredKind::kThisService:
+      return DiscoverySubtype::kThisService;
+  }
+  return DiscoverySubtype::kUnknown;
+}
+
+SecureChannel SecureChannelOf(fabrics::SecureChannel channel) {
+  switch (channel) {
+    case fabrics::SecureChannel::kNotSaid:
+      return SecureChannel::kNotSaid;
+    case fabrics::SecureChannel::kRequired:
+      return SecureChannel::kRequired;
+    case fabrics::SecureChannel::kNotRequired:
+      return SecureChannel::kNotRequired;
+  }
+  return SecureChannel::kNotSaid;
+}
+
+DiscoveryRecord RecordOf(fabrics::DiscoveryRecord in) {
+  DiscoveryRecord record;
+  record.subtype = SubtypeOf(in.kind);
+  record.nqn = std::move(in.subsystem_nqn);
+  record.transport = NameOfTransport(in.transport);
+  record.address = in.address ? TextOfHost(*in.address) : std::move(in.address_text);
+  record.port = in.address ? std::to_string(in.address->port) : std::move(in.port_text);
+  record.secure_channel = SecureChannelOf(in.secure_channel);
+  return record;
+}
+
+}  // namespace
+
+Task<Result<DiscoveryReport>> Discover(DiscoverySpec spec, CancelToken& cancel) {
+  modules::NvmfDiscovery options;
+  CLEAT_CO_ASSIGN(options.address, fabrics::ParseTransportAddress(spec.address, fabrics::kDiscoveryPort));
+  options.host.nqn = std::move(spec.host_nqn);
+  CLEAT_CO_ASSIGN(options.host.id, fabrics::ParseUuid(spec.host_id));
+  options.timeout_ns = spec.timeout_ms * kNsPerMs;
+  options.cancel = &cancel;
+  CLEAT_CO_ASSIGN(auto log, co_await modules::DiscoverNvmf(std::move(options)));
+  DiscoveryReport report;
+  for (fabrics::DiscoveryRecord& record : log.records) report.records.push_back(RecordOf(std::move(record)));
+  report.skipped = log.skipped;
+  report.why_skipped = std::move(log.why_skipped);
+  co_return report;
+}
+
+}  // namespace cleat::engine
