@@ -76,6 +76,7 @@ ROOMS = {
         "engines": ["settings", "publish", "writes", "tables"],
         "pools": ["publish", "writes", "tables"],
         "disks": ["pools", "settings", "keys", "publish", "writes", "tables"],
+        "discovery": ["settings", "publish", "writes", "tables"],
         "doubt": ["disks"],
         "found": ["disks", "pools", "publish", "writes", "tables"],
         "controllers": ["disks", "engines", "settings", "publish", "writes", "tables"],
@@ -88,6 +89,7 @@ ROOMS = {
         "moves": ["context", "engines"],
         "controllers": ["moves", "context", "engines"],
         "disks": ["moves", "context", "engines"],
+        "discovery": ["context", "engines"],
         "settings": ["context", "engines"],
     },
     "engine": {

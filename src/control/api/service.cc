@@ -253,6 +253,15 @@ grpc::Status Service::DeleteSubsystem(grpc::ServerContext* context, const v1::De
                        [&] { return state_.subsystems().Delete(*request); });
 }
 
+// Has this host connect to an address of the caller's choice, as an attached disk does: the role is that of who may attach.
+grpc::Status Service::DiscoverSubsystems(grpc::ServerContext* context,
+                                         const v1::DiscoverSubsystemsRequest* request,
+                                         v1::DiscoverSubsystemsResponse* reply) {
+  static constexpr Method kMethod{"DiscoverSubsystems", Role::kAttach, false};
+  return guard_.Handle(*context, kMethod, "subsystems", reply,
+                       [&] { return state_.discoveries().Discover(*request); });
+}
+
 // A pool's drive is erased as a whole, which nothing takes back: making one takes the role that purging does.
 grpc::Status Service::CreatePool(grpc::ServerContext* context, const v1::CreatePoolRequest* request,
                                  v1::Pool* reply) {

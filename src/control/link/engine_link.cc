@@ -72,7 +72,11 @@ struct EngineLink::Peer {
   engine::v1::Inventory inventory;
   uint64_t received = 0;  // messages
   uint64_t last_request = 0;
-  std::map<uint64_t, Done> unanswered;
+  struct Unanswered {
+    Done done;
+    engine::v1::Reply so_far;  // of an answer in parts
+  };
+  std::map<uint64_t, Unanswered> unanswered;
   std::deque<Datagram> unsent;
   bool doomed = false;
   std::string why;
@@ -388,9 +392,16 @@ void EngineLink::HandleReply(Peer& peer, Datagram& datagram) {
   if (it == peer.unanswered.end()) {
     return Doom(peer, fmt::format("it answered request {}, which was not asked", datagram.envelope.id()));
   }
-  const Done done = std::move(it->second);
+  engine::v1::Reply& so_far = it->second.so_far;
+  so_far.MergeFrom(datagram.envelope.reply());
+  if (datagram.envelope.reply().more()) {
+    if (so_far.ByteSizeLong() <= kReplyBytesMax) return;
+    return Doom(peer, fmt::format("its answer to request {} has more than {} bytes", datagram.envelope.id(),
+                                  kReplyBytesMax));
+  }
+  const Peer::Unanswered answered = std::move(it->second);
   peer.unanswered.erase(it);
-  done(datagram.envelope.reply(), datagram.fds.empty() ? UniqueFd() : std::move(datagram.fds.front()));
+  answered.done(answered.so_far, datagram.fds.empty() ? UniqueFd() : std::move(datagram.fds.front()));
 }
 
 void EngineLink::Request(PeerId id, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
@@ -398,7 +409,7 @@ void EngineLink::Request(PeerId id, engine::v1::Envelope envelope, UniqueFd fd, 
   if (it == peers_.end() || it->second->doomed) return;
   Peer& peer = *it->second;
   envelope.set_id(++peer.last_request);
-  peer.unanswered.emplace(peer.last_request, std::move(done));
+  peer.unanswered.emplace(peer.last_request, Peer::Unanswered{.done = std::move(done), .so_far = {}});
   Datagram datagram;
   datagram.envelope = std::move(envelope);
   if (fd.valid()) datagram.fds.push_back(std::move(fd));

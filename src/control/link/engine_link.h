@@ -45,10 +45,11 @@ struct EngineInfo {
 class EngineLink {
  public:
   // With each engine the newest version that both speak; from kProtocolMoves on it can give and take controllers.
-  static constexpr uint32_t kProtocol = 7;
+  static constexpr uint32_t kProtocol = 8;
   static constexpr uint32_t kProtocolMin = 1;
   static constexpr size_t kPeersMax = 64;
-  static constexpr size_t kInventoryMax = 65536;  // objects in an inventory
+  static constexpr size_t kInventoryMax = 65536;             // objects in an inventory
+  static constexpr size_t kReplyBytesMax = size_t{1} << 20;  // of one answer, in all of its parts
 
   // Called on the link's thread.
   class Events {

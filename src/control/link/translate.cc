@@ -278,6 +278,25 @@ bool IsOpen(engine::v1::AttachmentState state) {
          state == engine::v1::ATTACHMENT_STATE_RELEASED;
 }
 
+v1::DiscoverSubsystemsResponse FromEngine(const engine::v1::Discovery& discovery) {
+  static_assert(static_cast<int>(engine::v1::DiscoverySubtype_MAX) == v1::DISCOVERY_SUBTYPE_THIS_SERVICE &&
+                    static_cast<int>(engine::v1::SecureChannel_MAX) == v1::SECURE_CHANNEL_NOT_REQUIRED,
+                "the two have the same values");
+  v1::DiscoverSubsystemsResponse response;
+  for (const engine::v1::DiscoveryRecord& in : discovery.records()) {
+    v1::DiscoveryRecord& record = *response.add_records();
+    record.set_subtype(static_cast<v1::DiscoverySubtype>(in.subtype()));
+    record.set_nqn(in.nqn());
+    record.set_transport(in.transport());
+    record.set_address(in.address());
+    record.set_port(in.port());
+    record.set_secure_channel(static_cast<v1::SecureChannel>(in.secure_channel()));
+  }
+  response.set_skipped(discovery.skipped());
+  response.set_why_skipped(discovery.why_skipped());
+  return response;
+}
+
 v1::StorageState FromEngine(engine::v1::StorageState state) {
   switch (state) {
     case engine::v1::STORAGE_STATE_OK:

@@ -28,6 +28,8 @@ v1::CephStatus FromEngine(const engine::v1::CephStatus& status);
 // Its storage is open: its size and limits are what they will be, whoever owns it.
 bool IsOpen(engine::v1::AttachmentState state);
 v1::StorageState FromEngine(engine::v1::StorageState state);
+// Without who has asked.
+v1::DiscoverSubsystemsResponse FromEngine(const engine::v1::Discovery& discovery);
 AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status);
 
 }  // namespace cleat::control

@@ -111,7 +111,8 @@ struct ChangedIntent {
   std::set<std::string> clusters;
   std::map<std::string, uint64_t> forgotten;  // engines, with the incarnation of their last process; 0: none
   bool upgrade = false;
-  bool paths = false;  // the lists of paths were read again
+  bool paths = false;        // the lists of paths were read again
+  bool discoveries = false;  // a call waits for a discovery (Discoveries::TakeAsked)
 };
 
 }  // namespace cleat::control

@@ -61,6 +61,7 @@ inline constexpr uint32_t kProtocolPathLists =
     4;  // engines say which paths are listed, and read them again when told
 inline constexpr uint32_t kProtocolSecrets = 6;       // engines know that subsystems have secrets
 inline constexpr uint32_t kProtocolReservations = 7;  // disks keep other hosts from writing
+inline constexpr uint32_t kProtocolDiscovery = 8;     // engines ask discovery services
 
 using Labels = std::map<std::string, std::string>;
 

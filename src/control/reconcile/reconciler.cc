@@ -43,6 +43,7 @@ Reconciler::Reconciler(HostState& state, MemfdKeeper& memory, EngineLink& link, 
       reporter_(context_),
       heartbeats_(context_, link, reporter_, *this),
       path_lists_(context_),
+      discoveries_(context_),
       unclaimed_(context_, reporter_, *this),
       recovery_(context_, reporter_),
       controller_requests_(context_, *this),
@@ -231,6 +232,7 @@ void Reconciler::OnWake() {
   for (const std::string& controller : changed.controllers) Controller(controller);
   for (const auto& [engine, incarnation] : changed.forgotten) OnForgotten(engine, incarnation);
   if (changed.paths) path_lists_.AskReadEverywhere();
+  if (changed.discoveries) discoveries_.AskAll();
   if (changed.upgrade) {
     if (auto intent = state_.upgrades().Running()) upgrades_.OnIntent(std::move(*intent));
   }

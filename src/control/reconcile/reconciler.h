@@ -27,6 +27,7 @@
 #include "control/reconcile/controllers/attachment_requests.h"
 #include "control/reconcile/controllers/controller_reconciler.h"
 #include "control/reconcile/controllers/unclaimed_controllers.h"
+#include "control/reconcile/discovery/discovery_requests.h"
 #include "control/reconcile/disks/limit_reconciler.h"
 #include "control/reconcile/disks/memory_reconciler.h"
 #include "control/reconcile/disks/size_reconciler.h"
@@ -101,6 +102,7 @@ class Reconciler final : public EngineLink::Events, private Reconcile, private M
   StatusReporter reporter_;
   HeartbeatMonitor heartbeats_;
   PathListReconciler path_lists_;
+  DiscoveryRequests discoveries_;
   UnclaimedControllers unclaimed_;
   UpgradeRecovery recovery_;
   ControllerRequests controller_requests_;

@@ -100,6 +100,7 @@ Result<std::shared_ptr<Watcher>> HostState::WatchSettled() {
 
 void HostState::StopWatchers() {
   waits_.Stop();
+  discoveries_.Stop();
   core_.publisher.Stop();
 }
 

@@ -31,6 +31,7 @@
 #include "control/state/controllers/attachments.h"
 #include "control/state/controllers/controllers.h"
 #include "control/state/controllers/unclaimed.h"
+#include "control/state/discovery/discoveries.h"
 #include "control/state/disks/disk_keys.h"
 #include "control/state/disks/disks.h"
 #include "control/state/disks/kept_disks.h"
@@ -76,6 +77,7 @@ class HostState {
   DiskDoubt& disk_doubt() { return disk_doubt_; }
   Clusters& clusters() { return clusters_; }
   Subsystems& subsystems() { return subsystems_; }
+  Discoveries& discoveries() { return discoveries_; }
   Pools& pools() { return pools_; }
   FoundPools& found_pools() { return found_pools_; }
   Groups& groups() { return groups_; }
@@ -92,7 +94,7 @@ class HostState {
   Result<std::shared_ptr<Watcher>> Watch(uint64_t start_revision = 0);
   // All resources as they are when nothing is being written: whatever is changed later has a newer revision than all of them.
   Result<std::shared_ptr<Watcher>> WatchSettled();
-  // Ends every Watch and Wait, those to come too.
+  // Ends every Watch, Wait and DiscoverSubsystems, those to come too.
   void StopWatchers();
   // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first request.
   void SetWake(std::function<void()> wake);
@@ -151,6 +153,7 @@ class HostState {
   SpecKeys keys_;
   Clusters clusters_{core_, keys_};
   Subsystems subsystems_{core_, keys_, HostUid()};
+  Discoveries discoveries_{core_, subsystems_};
   RemoteStorage remote_storage_{clusters_, subsystems_};
   PoolSignals pool_signals_;
   Pools pools_{core_, pool_signals_, [this](const auto& drive) { return storages_.DisksWith(drive); }};

@@ -56,19 +56,20 @@ Status CompleteAddresses(std::string_view name, v1::SubsystemSpec& spec) {
   return Ok{};
 }
 
-Status CompleteHost(std::string_view name, v1::SubsystemSpec& spec) {
-  if (spec.host_nqn().empty() != spec.host_id().empty()) {
-    return InvalidSubsystem(
-        name, spec.host_nqn().empty() ? "host_nqn" : "host_id",
-        "is missing: targets know a host by both, host_nqn and host_id; or leave out both");
+// Who this host is, in a subsystem's spec or in a request to discover. `refuse` makes the error of a field and what is wrong with it.
+template <typename Message, typename Refuse>
+Status CompleteHost(Message& message, const Refuse& refuse) {
+  if (message.host_nqn().empty() != message.host_id().empty()) {
+    return refuse(message.host_nqn().empty() ? "host_nqn" : "host_id",
+                  "is missing: targets know a host by both, host_nqn and host_id; or leave out both");
   }
-  if (spec.host_nqn().empty()) return Ok{};
-  const auto id = fabrics::ParseUuid(spec.host_id());
-  if (!id.ok()) return InvalidSubsystem(name, "host_id", "is wrong: " + id.error().message);
-  if (*id == fabrics::Uuid{}) return InvalidSubsystem(name, "host_id", "is all zeroes, which no host is");
-  if (auto status = fabrics::CheckHostIdentity({.nqn = spec.host_nqn(), .id = *id}); !status.ok())
-    return InvalidSubsystem(name, "host_nqn", "is wrong: " + status.error().message);
-  spec.set_host_id(fabrics::TextOfUuid(*id));
+  if (message.host_nqn().empty()) return Ok{};
+  const auto id = fabrics::ParseUuid(message.host_id());
+  if (!id.ok()) return refuse("host_id", "is wrong: " + id.error().message);
+  if (*id == fabrics::Uuid{}) return refuse("host_id", "is all zeroes, which no host is");
+  if (auto status = fabrics::CheckHostIdentity({.nqn = message.host_nqn(), .id = *id}); !status.ok())
+    return refuse("host_nqn", "is wrong: " + status.error().message);
+  message.set_host_id(fabrics::TextOfUuid(*id));
   return Ok{};
 }
 
@@ -89,7 +90,8 @@ Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::Subsyst
   const std::string name = SubsystemName(id);
   CLEAT_TRY(CheckSubsystemNqn(name, spec.nqn()));
   CLEAT_TRY(CompleteAddresses(name, spec));
-  CLEAT_TRY(CompleteHost(name, spec));
+  CLEAT_TRY(CompleteHost(
+      spec, [&](const char* field, const std::string& why) { return InvalidSubsystem(name, field, why); }));
   CLEAT_TRY(CompleteReservations(name, spec));
   if (spec.keep_alive_ms() == 0) spec.set_keep_alive_ms(kKeepAliveMsDefault);
   if (spec.keep_alive_ms() >= nvme::fabrics::kKeepAliveMsMin &&
@@ -98,6 +100,19 @@ Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::Subsyst
   return InvalidSubsystem(name, "keep_alive_ms",
                           fmt::format("is {}: it must be {} to {}", spec.keep_alive_ms(),
                                       nvme::fabrics::kKeepAliveMsMin, nvme::fabrics::kKeepAliveMsMax));
+}
+
+Result<v1::DiscoverSubsystemsRequest> CompleteDiscovery(v1::DiscoverSubsystemsRequest request) {
+  const auto refuse = [](const char* field, const std::string& why) {
+    return Refuse(v1::REASON_INVALID_FIELD, fmt::format("{} {}", field, why), {{"field", field}});
+  };
+  if (request.address().empty())
+    return refuse("address", "is missing: say where the discovery service is, as 10.0.0.1:8009");
+  const auto address = fabrics::ParseTransportAddress(request.address(), fabrics::kDiscoveryPort);
+  if (!address.ok()) return refuse("address", "is wrong: " + address.error().message);
+  request.set_address(fabrics::TextOfAddress(*address));
+  CLEAT_TRY(CompleteHost(request, refuse));
+  return request;
 }
 
 Status CheckSubsystemSecrets(std::string_view subsystem, const v1::SubsystemSpec& spec) {

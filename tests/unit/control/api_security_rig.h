@@ -81,6 +81,11 @@ class SecurityTest : public ::testing::Test {
     request.set_name("disks/" + id);
     return Call(stub, &v1::Cleat::Stub::PurgeDisk, request);
   }
+  static grpc::Status Discover(v1::Cleat::Stub& stub) {
+    v1::DiscoverSubsystemsRequest request;
+    request.set_address("127.0.0.1");
+    return Call(stub, &v1::Cleat::Stub::DiscoverSubsystems, request);
+  }
   static grpc::Status ScanDrive(v1::Cleat::Stub& stub) {
     v1::ScanDriveRequest request;
     request.set_device("/dev/null");

@@ -75,7 +75,9 @@ TEST_F(TlsTest, CertificatesHaveTheRolesThatTheirNamesWereGranted) {
   const auto reader = Dial("reader");
   EXPECT_TRUE(List(*reader).ok()) << List(*reader).error_message();
   EXPECT_EQ(ReasonIn(Create(*reader, "a")), "ROLE_MISSING");
+  EXPECT_EQ(ReasonIn(Discover(*reader)), "ROLE_MISSING");
   const auto attacher = Dial("attacher");
+  EXPECT_EQ(ReasonIn(Discover(*attacher)), "ENGINE_NOT_CONNECTED");
   EXPECT_TRUE(Create(*attacher, "a").ok());
   const grpc::Status exact = ApplyExact(*attacher);
   EXPECT_EQ(exact.error_code(), grpc::StatusCode::PERMISSION_DENIED);

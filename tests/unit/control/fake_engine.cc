@@ -57,6 +57,11 @@ std::string Describe(const engine::v1::Envelope& envelope) {
     return fmt::format("LimitDisk {} {}", envelope.limit_disk().disk(),
                        envelope.limit_disk().limits().iops().per_second());
   }
+  if (envelope.has_discover()) {
+    const engine::v1::Discover& discover = envelope.discover();
+    return fmt::format("Discover {} as {} {} in {} ms", discover.address(), discover.host_nqn(),
+                       discover.host_id(), discover.timeout_ms());
+  }
   if (envelope.has_put_cluster()) return "PutCluster " + envelope.put_cluster().cluster().name();
   if (envelope.has_drop_cluster()) return "DropCluster " + envelope.drop_cluster().name();
   return fmt::format("? {}", static_cast<int>(envelope.body_case()));
@@ -241,6 +246,18 @@ std::map<std::string, engine::v1::Cluster> FakeEngine::Clusters() {
 void FakeEngine::FailClusters(int times) {
   const std::lock_guard lock(mutex_);
   clusters_to_fail_ = times;
+}
+
+void FakeEngine::SetDiscovery(std::vector<engine::v1::Discovery> parts) {
+  const std::lock_guard lock(mutex_);
+  discovered_ = std::move(parts);
+}
+
+void FakeEngine::FailDiscoveries(std::string code, std::string message) {
+  const std::lock_guard lock(mutex_);
+  discovered_.clear();
+  fail_code_ = std::move(code);
+  fail_message_ = std::move(message);
 }
 
 void FakeEngine::GrowDisk(const std::string& controller, uint32_t target, uint64_t size_bytes) {

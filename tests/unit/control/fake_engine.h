@@ -89,6 +89,9 @@ class FakeEngine {
   std::map<std::string, engine::v1::Cluster> Clusters();
   // As an engine that knows no clusters.
   void FailClusters(int times);
+  // What a discovery service says, in that many messages; without any, `code` and `message` are why it can't be read.
+  void SetDiscovery(std::vector<engine::v1::Discovery> parts);
+  void FailDiscoveries(std::string code, std::string message);
   // Of its own accord, and tells cleatd: the disk is larger; it is shut out of its storage.
   void GrowDisk(const std::string& controller, uint32_t target, uint64_t size_bytes);
   void FenceAttachment(const std::string& controller, uint32_t target, const std::string& message);
@@ -123,6 +126,7 @@ class FakeEngine {
   engine::v1::Reply DoLimit(const engine::v1::LimitDisk& limit);
   void TellAttachment(const engine::v1::AttachmentStatus& status);
   engine::v1::Reply DoClusters(const engine::v1::Envelope& envelope);
+  engine::v1::Reply DoDiscover(const engine::v1::Envelope& envelope);
   engine::v1::Reply DoGroups(Datagram& request);
   engine::v1::Reply DoYield(const std::string& name);
   engine::v1::Reply DoTake(Datagram& request);
@@ -135,7 +139,7 @@ class FakeEngine {
   const std::string socket_path_;
   const std::string name_;
   uint32_t protocol_min_ = 1;
-  uint32_t protocol_max_ = 7;
+  uint32_t protocol_max_ = 8;
   uint32_t controllers_max_ = 100;
   std::string stands_by_for_;
   std::string path_lists_;
@@ -156,6 +160,7 @@ class FakeEngine {
   std::map<std::string, engine::v1::Group> groups_;
   std::map<std::string, engine::v1::Cluster> clusters_;
   int clusters_to_fail_ = 0;
+  std::vector<engine::v1::Discovery> discovered_;
   bool groups_shared_ = false;
   int limits_to_fail_ = 0;
   int shares_to_fail_ = 0;

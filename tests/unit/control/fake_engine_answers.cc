@@ -104,6 +104,7 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
   }
   if (envelope.has_resize_disk()) return DoResize(envelope.resize_disk());
   if (envelope.has_limit_disk()) return DoLimit(envelope.limit_disk());
+  if (envelope.has_discover()) return DoDiscover(envelope);
   if (envelope.has_put_cluster() || envelope.has_drop_cluster()) return DoClusters(envelope);
   return DoGroups(request);
 }
@@ -117,6 +118,21 @@ engine::v1::Reply FakeEngine::DoClusters(const engine::v1::Envelope& envelope) {
     clusters_[envelope.put_cluster().cluster().name()] = envelope.put_cluster().cluster();
   if (envelope.has_drop_cluster()) clusters_.erase(envelope.drop_cluster().name());
   return Good();
+}
+
+engine::v1::Reply FakeEngine::DoDiscover(const engine::v1::Envelope& envelope) {
+  if (discovered_.empty()) return Bad(fail_code_, fail_message_);
+  for (size_t i = 0; i + 1 < discovered_.size(); ++i) {
+    engine::v1::Envelope part;
+    part.set_id(envelope.id());
+    *part.mutable_reply() = Good();
+    part.mutable_reply()->set_more(true);
+    *part.mutable_reply()->mutable_discovery() = discovered_[i];
+    Send(part);
+  }
+  engine::v1::Reply last = Good();
+  *last.mutable_discovery() = discovered_.back();
+  return last;
 }
 
 engine::v1::Reply FakeEngine::DoGroups(Datagram& request) {

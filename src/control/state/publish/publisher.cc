@@ -133,6 +133,11 @@ void Publisher::EngineForgotten(const std::string& id, uint64_t incarnation) {
   wake_();
 }
 
+void Publisher::DiscoveryAsked() {
+  changed_.discoveries = true;
+  wake_();
+}
+
 void Publisher::PathsChanged() {
   changed_.paths = true;
   wake_();

@@ -78,6 +78,7 @@ class Publisher {
   void EngineForgotten(const std::string& id, uint64_t incarnation) CLEAT_REQUIRES(holds_state);
   void UpgradeChanged() CLEAT_REQUIRES(holds_state);
   void PathsChanged() CLEAT_REQUIRES(holds_state);
+  void DiscoveryAsked() CLEAT_REQUIRES(holds_state);
 
  private:
   using Event = v1::WatchResponse;

@@ -114,8 +114,7 @@ Status Subsystems::CheckRoom(const std::string& name, const std::string& nqn) co
       {{"limit", std::to_string(kSubsystemsMax)}});
 }
 
-Status Subsystems::SetHost(v1::SubsystemSpec& spec) const {
-  if (!spec.host_id().empty()) return Ok{};
+Result<nvme::fabrics::HostIdentity> Subsystems::ThisHost() const {
   nvme::fabrics::Uuid uuid = host_;
   if (uuid == nvme::fabrics::Uuid{} &&
       getrandom(uuid.data(), uuid.size(), 0) != static_cast<ssize_t>(uuid.size()))
@@ -123,10 +122,7 @@ Status Subsystems::SetHost(v1::SubsystemSpec& spec) const {
   // The form of a UUID whose bits mean nothing (RFC 4122, 4.4).
   uuid[6] = static_cast<uint8_t>((uuid[6] & 0x0fU) | 0x40U);
   uuid[8] = static_cast<uint8_t>((uuid[8] & 0x3fU) | 0x80U);
-  const nvme::fabrics::HostIdentity host = nvme::fabrics::HostIdentityOfUuid(uuid);
-  spec.set_host_nqn(host.nqn);
-  spec.set_host_id(nvme::fabrics::TextOfUuid(host.id));
-  return Ok{};
+  return nvme::fabrics::HostIdentityOfUuid(uuid);
 }
 
 // A host that was given another identity may be a copy of one that lives, so that the family goes with the identity.

@@ -15,6 +15,7 @@
 #include "control/model/model.h"
 #include "control/state/keys/spec_keys.h"
 #include "control/state/publish/state_core.h"
+#include "nvme/fabrics/names.h"
 #include "pool/layout.h"
 
 namespace cleat::control {
@@ -41,6 +42,15 @@ class Subsystems {
   Result<bool> AreSameSecrets(const std::string& id, const v1::SubsystemSpec& spec);
   // As DiskKeys'.
   Status RewrapKeys();
+  // Says who this host is, in a subsystem's spec or a request to discover, unless that is said already.
+  template <typename Message>
+  Status SetHost(Message& message) const {
+    if (!message.host_id().empty()) return Ok{};
+    CLEAT_ASSIGN(const auto host, ThisHost());
+    message.set_host_nqn(host.nqn);
+    message.set_host_id(nvme::fabrics::TextOfUuid(host.id));
+    return Ok{};
+  }
 
   // ---- For disks
   // Whether the subsystem that the disk's spec names is there.
@@ -74,8 +84,8 @@ class Subsystems {
   // Whether no engine has been told where the subsystem is, or is to be told. `disks`: ids of the subsystem's.
   Status CheckDetached(const std::string& name, const NameSet& disks, const NameSet& gone) const
       CLEAT_REQUIRES(holds_state);
-  // Says in the spec who this host is, unless it says so itself.
-  Status SetHost(v1::SubsystemSpec& spec) const;
+  // Made of which host this is; drawn, where that is not known.
+  Result<nvme::fabrics::HostIdentity> ThisHost() const;
   // Draws a family for a row that needs one. `host_before`: the host identifier that the present one goes with.
   static Status SetFamily(SubsystemRow& row, std::string_view host_before);
   Status RewrapKeysOf(const std::string& id) CLEAT_REQUIRES(holds_state);
