@@ -9,6 +9,7 @@
 #include "ctl/ask.h"
 #include "ctl/commands.h"
 #include "ctl/secret_file.h"
+#include "ctl/subsystem_discovery.h"
 
 namespace cleat::ctl {
 namespace {
@@ -49,6 +50,7 @@ struct SubsystemArguments {
   std::string id;
   std::string nqn;
   std::vector<std::string> addresses;
+  std::string discover;  // the discovery service that has the addresses; or where to discover
   std::string host_nqn;
   std::string host_id;
   std::optional<bool> header_digest;
@@ -118,6 +120,14 @@ Status ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& s
   return Ok{};
 }
 
+v1::DiscoverSubsystemsRequest DiscoveryOf(const SubsystemArguments& arguments) {
+  v1::DiscoverSubsystemsRequest request;
+  request.set_address(arguments.discover);
+  request.set_host_nqn(arguments.host_nqn);
+  request.set_host_id(arguments.host_id);
+  return request;
+}
+
 ExitCode CreateSubsystem(Client& client, const SubsystemArguments& arguments) {
   v1::CreateSubsystemRequest request;
   request.set_subsystem_id(std::string(IdOf(arguments.id)));
@@ -127,10 +137,26 @@ ExitCode CreateSubsystem(Client& client, const SubsystemArguments& arguments) {
     WipeSecrets(spec);
     return Fail(kUsage, status.error().message);
   }
+  if (!arguments.discover.empty()) {
+    const ExitCode found =
+        DiscoverAddresses(client, DiscoveryOf(arguments), arguments.nqn, *spec.mutable_addresses());
+    if (found != kOk) {
+      WipeSecrets(spec);
+      return found;
+    }
+  }
   v1::Subsystem subsystem;
   const ExitCode code = client.Call(&Stub::CreateSubsystem, request, subsystem);
   WipeSecrets(spec);
   return code != kOk ? code : ShowOne(client, subsystem, Detail::kLine);
+}
+
+ExitCode DiscoverSubsystems(Client& client, const SubsystemArguments& arguments) {
+  v1::DiscoverSubsystemsResponse response;
+  const ExitCode code = client.Call(&Stub::DiscoverSubsystems, DiscoveryOf(arguments), response);
+  if (code != kOk) return code;
+  client.Show(response, [&] { return Describe(response); });
+  return kOk;
 }
 
 ExitCode GetSubsystem(Client& client, const SubsystemArguments& arguments) {
@@ -202,10 +228,14 @@ std::vector<std::string> ReservationTexts() {
   return texts;
 }
 
-void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
+void AddHostIdentity(CLI::App& command, SubsystemArguments& arguments) {
   command.add_option("--host-nqn", arguments.host_nqn,
                      "Who this host is to the subsystem, with --host-id; without both, cleatd makes them");
   command.add_option("--host-id", arguments.host_id, "This host's identifier, a UUID");
+}
+
+void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
+  AddHostIdentity(command, arguments);
   AddSwitch(command, "header-digest", arguments.header_digest,
             "Checksums of the headers of what is sent and received");
   AddSwitch(command, "data-digest", arguments.data_digest, "... and of the data");
@@ -244,11 +274,41 @@ CLI::Option* AddAddress(CLI::App& command, SubsystemArguments& arguments, const 
       ->type_name("ADDRESS");
 }
 
+void AddDiscover(CLI::App& subsystem, Globals& globals,
+                 const std::shared_ptr<SubsystemArguments>& arguments) {
+  CLI::App* discover =
+      AddCommand(subsystem, "discover", "Show what an NVMe-oF discovery service has for this host",
+                 "cleatctl subsystem discover --address 10.0.0.1\n"
+                 "cleatctl subsystem create array1 --nqn nqn.2014-08.org.example:array1 --discover 10.0.0.1");
+  discover
+      ->add_option("--address", arguments->discover,
+                   "Where the service is: 10.0.0.1:8009 or [fd00::1]:8009, numbers alone; the port is 8009 "
+                   "where none is given")
+      ->required()
+      ->type_name("ADDRESS");
+  AddHostIdentity(*discover, *arguments);
+  OnRun(*discover, globals, arguments, DiscoverSubsystems);
+}
+
+// One of the two is needed.
+void AddWhere(CLI::App& create, SubsystemArguments& arguments) {
+  CLI::App* where = create.add_option_group("where", "Where it is");
+  AddAddress(*where, arguments, "Given again for each port");
+  where
+      ->add_option(
+          "--discover", arguments.discover,
+          "A discovery service, as 10.0.0.1:8009: all NVMe/TCP ports that it has for the NQN, as they "
+          "are now")
+      ->type_name("ADDRESS");
+  where->require_option(1);
+}
+
 }  // namespace
 
 void AddSubsystemCommands(CLI::App& app, Globals& globals) {
-  CLI::App* subsystem = AddCommand(
-      app, "subsystem", "NVMe-oF subsystems that have disks: create, list, get, update, delete", "");
+  CLI::App* subsystem =
+      AddCommand(app, "subsystem",
+                 "NVMe-oF subsystems that have disks: create, list, get, update, delete, discover", "");
   subsystem->require_subcommand(1);
   const auto arguments = std::make_shared<SubsystemArguments>();
   constexpr const char* kWhich = "ID or subsystems/ID";
@@ -262,10 +322,12 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals) {
   create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")
       ->required();
   create->add_option("--nqn", arguments->nqn, "Its NVMe qualified name")->required();
-  AddAddress(*create, *arguments, "Given again for each port")->required();
+  AddWhere(*create, *arguments);
   AddSubsystemSpec(*create, *arguments);
   AddLabels(*create, arguments->labels);
   OnRun(*create, globals, arguments, CreateSubsystem);
+
+  AddDiscover(*subsystem, globals, arguments);
 
   CLI::App* list = AddCommand(*subsystem, "list", "Show all subsystems", "cleatctl subsystem list");
   OnRun(*list, globals, arguments, ListSubsystems);

@@ -44,6 +44,7 @@ class FakeCleatd : public v1::Cleat::Service {
   Answer<v1::GetSubsystemRequest, v1::Subsystem> get_subsystem;
   Answer<v1::UpdateSubsystemRequest, v1::Subsystem> update_subsystem;
   Answer<v1::DeleteSubsystemRequest, v1::DeleteSubsystemResponse> delete_subsystem;
+  Answer<v1::DiscoverSubsystemsRequest, v1::DiscoverSubsystemsResponse> discover_subsystems;
   Answer<v1::WaitRequest, v1::WaitResponse> wait;
   Answer<v1::ApplyHostRequest, v1::ApplyHostResponse> apply_host;
   Answer<v1::ListSlowRequestsRequest, v1::ListSlowRequestsResponse> list_slow_requests;
@@ -111,6 +112,10 @@ class FakeCleatd : public v1::Cleat::Service {
   grpc::Status DeleteSubsystem(grpc::ServerContext*, const v1::DeleteSubsystemRequest* request,
                                v1::DeleteSubsystemResponse* response) override {
     return delete_subsystem(*request, *response);
+  }
+  grpc::Status DiscoverSubsystems(grpc::ServerContext*, const v1::DiscoverSubsystemsRequest* request,
+                                  v1::DiscoverSubsystemsResponse* response) override {
+    return discover_subsystems(*request, *response);
   }
   grpc::Status Wait(grpc::ServerContext*, const v1::WaitRequest* request,
                     v1::WaitResponse* response) override {

@@ -170,6 +170,104 @@ TEST_F(SubsystemCommands, AFileThatHasNoSecretIsNamedAndNotShown) {
   EXPECT_THAT(open.err, HasSubstr("other users can read it: chmod 600"));
 }
 
+// ---- Discovery
+
+class DiscoveryCommands : public SubsystemCommands {
+ protected:
+  DiscoveryCommands() {
+    response_.set_host_nqn("nqn.2014-08.org.example:host");
+    cleatd_.discover_subsystems = [&](const v1::DiscoverSubsystemsRequest& request,
+                                      v1::DiscoverSubsystemsResponse& response) {
+      asked_ = request;
+      response = response_;
+      return grpc::Status::OK;
+    };
+  }
+  v1::DiscoveryRecord& Add(const std::string& nqn, const std::string& address,
+                           const std::string& transport = "tcp") {
+    v1::DiscoveryRecord& record = *response_.add_records();
+    record.set_subtype(v1::DISCOVERY_SUBTYPE_NVM);
+    record.set_nqn(nqn);
+    record.set_transport(transport);
+    record.set_address(address);
+    record.set_port("4420");
+    return record;
+  }
+  Outcome CreateDiscovered() {
+    return Ctl({"subsystem", "create", "array", "--nqn", kNqn, "--discover", "10.0.0.9", "--host-nqn",
+                "nqn.2014-08.org.example:host", "--host-id", "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11"});
+  }
+
+  static constexpr const char* kNqn = "nqn.2014-08.org.example:array";
+  v1::DiscoverSubsystemsResponse response_;
+  v1::DiscoverSubsystemsRequest asked_;
+};
+
+TEST_F(DiscoveryCommands, ShowWhatTheServiceHas) {
+  Add(kNqn, "10.0.0.1").set_secure_channel(v1::SECURE_CHANNEL_REQUIRED);
+  Add("nqn.2014-08.org.nvmexpress.discovery", "fd00::1").set_subtype(v1::DISCOVERY_SUBTYPE_REFERRAL);
+  response_.set_skipped(2);
+  response_.set_why_skipped("record 3 has no name");
+  const Outcome shown = Ctl({"subsystem", "discover", "--address", "10.0.0.9"});
+  ASSERT_EQ(shown.code, kOk) << shown.err;
+  EXPECT_EQ(asked_.address(), "10.0.0.9");
+  EXPECT_EQ(asked_.host_nqn(), "");
+  EXPECT_THAT(shown.out, testing::ContainsRegex(std::string(kNqn) + " +nvm +tcp +10.0.0.1 +4420 +required"));
+  EXPECT_THAT(shown.out, testing::ContainsRegex("referral +tcp +fd00::1 +4420"));
+  EXPECT_THAT(shown.out,
+              HasSubstr("2 record(s) of the service make no sense and are left out: record 3 has"));
+  EXPECT_THAT(Ctl({"subsystem", "discover", "--address", "10.0.0.9", "-o", "json"}).out,
+              HasSubstr("DISCOVERY_SUBTYPE_REFERRAL"));
+  response_.Clear();
+  EXPECT_THAT(Ctl({"subsystem", "discover", "--address", "10.0.0.9"}).out, HasSubstr("has nothing for host"));
+  EXPECT_EQ(Ctl({"subsystem", "discover"}).code, kUsage);
+}
+
+TEST_F(DiscoveryCommands, ASubsystemIsMadeOfAllTcpAddressesOfItsNqn) {
+  Add(kNqn, "10.0.0.1");
+  Add("nqn.2014-08.org.example:other", "10.0.0.2");
+  Add(kNqn, "10.0.0.3", "rdma");
+  Add(kNqn, "10.0.0.4").set_subtype(v1::DISCOVERY_SUBTYPE_REFERRAL);
+  Add(kNqn, "fd00::5");
+  Add(kNqn, "10.0.0.1");
+  const Outcome made = CreateDiscovered();
+  ASSERT_EQ(made.code, kOk) << made.err;
+  EXPECT_EQ(made.err, "");
+  EXPECT_THAT(created_.spec().addresses(), testing::ElementsAre("10.0.0.1:4420", "[fd00::5]:4420"));
+  EXPECT_EQ(asked_.address(), "10.0.0.9");
+  EXPECT_EQ(asked_.host_id(), "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11") << "as the subsystem's disks will";
+}
+
+TEST_F(DiscoveryCommands, ASubsystemThatTheServiceHasNotIsNotMade) {
+  Add("nqn.2014-08.org.example:other", "10.0.0.2");
+  Add(kNqn, "10.0.0.3", "rdma");
+  const Outcome refused = CreateDiscovered();
+  EXPECT_EQ(refused.code, kFailed);
+  EXPECT_THAT(refused.err,
+              HasSubstr("the discovery service at 10.0.0.9 has no NVMe/TCP address of "
+                        "nqn.2014-08.org.example:array for host nqn.2014-08.org.example:host: it has "
+                        "nqn.2014-08.org.example:other\n"));
+  cleatd_.discover_subsystems = [](const auto&, auto&) {
+    return Refusal(grpc::StatusCode::FAILED_PRECONDITION, "DISCOVERY_FAILED", "nobody there");
+  };
+  EXPECT_THAT(CreateDiscovered().err, HasSubstr("nobody there"));
+  EXPECT_FALSE(created_.has_spec()) << "cleatd is not asked";
+}
+
+TEST_F(DiscoveryCommands, AddressesBeyondTheEighthAreNamedAndLeftOut) {
+  for (int i = 1; i <= 10; ++i) Add(kNqn, "10.0.0." + std::to_string(i));
+  const Outcome made = CreateDiscovered();
+  ASSERT_EQ(made.code, kOk) << made.err;
+  EXPECT_EQ(created_.spec().addresses_size(), 8);
+  EXPECT_THAT(made.err, HasSubstr("has 10 addresses, and a subsystem 8 at most: left out are 10.0.0.9:4420, "
+                                  "10.0.0.10:4420"));
+}
+
+TEST_F(DiscoveryCommands, AddressesAreGivenOrDiscoveredAndNotBoth) {
+  EXPECT_EQ(Create({"--discover", "10.0.0.9"}).code, kUsage);
+  EXPECT_EQ(Ctl({"subsystem", "create", "array", "--nqn", kNqn}).code, kUsage);
+}
+
 TEST_F(SubsystemCommands, SecretsAreDestroyedOnlyWhenThatIsMeant) {
   std::vector<bool> spared;
   cleatd_.delete_subsystem = [&](const v1::DeleteSubsystemRequest& request, v1::DeleteSubsystemResponse&) {

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a discovery service has, for people, and as the addresses of a subsystem.
+#pragma once
+
+#include <string>
+
+#include "cleat/v1/cleat.pb.h"
+#include "ctl/client.h"
+#include "ctl/output.h"
+
+namespace cleat::ctl {
+
+std::string Describe(const v1::DiscoverSubsystemsResponse& response);
+
+// Asks the service, and takes all NVMe/TCP addresses that it has for that subsystem, in its order; those beyond what a subsystem may have are
+// named on standard error and left out. None is a failure, and says what the service has.
+[[nodiscard]] ExitCode DiscoverAddresses(Client& client, const v1::DiscoverSubsystemsRequest& request,
+                                         const std::string& nqn,
+                                         google::protobuf::RepeatedPtrField<std::string>& addresses);
+
+}  // namespace cleat::ctl
