@@ -35,7 +35,7 @@ DEPTH = 32
 KEEP_ALIVE_MS = 2000
 SILENCE_S = 1.5 * KEEP_ALIVE_MS / 1000  # until each request has gone on by the other path, if any ever does
 CLOSED_S = 0.2  # likewise
-BACK_S = 2.5  # until a path is connected again, about
+CLOSED_BACK_S, SILENT_BACK_S = 1.0, 10.0  # until a path is connected again, and SPDK's target has given up what was there before, about
 ANSWER_S = 30  # for what can only hang
 QUEUES = 2  # of each path: the admin queue and the load's
 NQN = "nqn.2016-06.io.cleat:failover"
@@ -50,7 +50,7 @@ def cuts(lab_is_quick: bool) -> int:
 
 
 def seconds(pace: Pace) -> float:
-    return cuts(pace.run_s < 1) * (SILENCE_S + CLOSED_S + 2 * BACK_S)
+    return cuts(pace.run_s < 1) * (SILENCE_S + SILENT_BACK_S + CLOSED_S + CLOSED_BACK_S + KEEP_ALIVE_MS / 4000)
 
 
 def measure(lab: Lab) -> dict[str, Figure]:
@@ -71,8 +71,10 @@ def measure(lab: Lab) -> dict[str, Figure]:
 def measure_against(lab: Lab, target: NullNamespace, load: Load) -> dict[str, Figure]:
     count = cuts(lab.quick)
     closed = [cut(target, load, number, lambda path: close(target, path), target.mend) for number in range(count)]
-    silent = [cut(target, load, number, lambda path: swallow(target, path), lambda path: target.swallow(path, False))
-              for number in range(count)]
+    silent = []
+    for number in range(count):
+        time.sleep(number / count * KEEP_ALIVE_MS / 2000)  # between two keep alives the cuts are spread
+        silent.append(cut(target, load, number, lambda path: swallow(target, path), lambda path: target.swallow(path, False)))
     for longest in silent:
         if max(longest) < KEEP_ALIVE_MS / 2:
             raise BenchError(f"a path was silent, and no request waited longer than {max(longest):.1f} ms: none was on that path")
