@@ -143,10 +143,10 @@ void PutSubsystem(const AttachmentIntent& intent, engine::v1::NvmeTcpBackend& nv
   if (spec.has_dhchap_secret()) Put(spec.dhchap_secret(), nvme.mutable_dhchap_secret());
   if (spec.has_dhchap_ctrl_secret()) Put(spec.dhchap_ctrl_secret(), nvme.mutable_dhchap_ctrl_secret());
   if (spec.has_tls_psk()) Put(spec.tls_psk(), nvme.mutable_tls_psk());
+  if (spec.quiesce_time_proves()) nvme.set_quiesce_time_proves(true);
   if (!HasReservations(spec)) return;
   nvme.set_reservation_family(intent.reservation_family);
   if (spec.reservations() == v1::RESERVATIONS_PROOF) nvme.set_reservation_proves(true);
-  if (spec.quiesce_time_proves()) nvme.set_quiesce_time_proves(true);
 }
 
 }  // namespace
