@@ -155,7 +155,7 @@ ExitCode DiscoverSubsystems(Client& client, const SubsystemArguments& arguments)
   v1::DiscoverSubsystemsResponse response;
   const ExitCode code = client.Call(&Stub::DiscoverSubsystems, DiscoveryOf(arguments), response);
   if (code != kOk) return code;
-  client.Show(response, [&] { return Describe(response); });
+  client.Show(response, [&] { return DescribeDiscovery(response); });
   return kOk;
 }
 

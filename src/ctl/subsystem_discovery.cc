@@ -74,7 +74,7 @@ std::string WhatIsThere(const v1::DiscoverSubsystemsResponse& response) {
 
 }  // namespace
 
-std::string Describe(const v1::DiscoverSubsystemsResponse& response) {
+std::string DescribeDiscovery(const v1::DiscoverSubsystemsResponse& response) {
   Table table({{"NQN"}, {"SUBTYPE"}, {"TRANSPORT"}, {"ADDRESS"}, {"PORT"}, {"SECURE CHANNEL"}});
   for (const v1::DiscoveryRecord& record : response.records()) {
     table.Add({record.nqn(), TextOf(record.subtype()), record.transport(), record.address(), record.port(),

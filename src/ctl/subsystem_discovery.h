@@ -10,7 +10,7 @@
 
 namespace cleat::ctl {
 
-std::string Describe(const v1::DiscoverSubsystemsResponse& response);
+std::string DescribeDiscovery(const v1::DiscoverSubsystemsResponse& response);
 
 // Asks the service, and takes all NVMe/TCP addresses that it has for that subsystem, in its order; those beyond what a subsystem may have are
 // named on standard error and left out. None is a failure, and says what the service has.

@@ -66,6 +66,7 @@ void DiskReservation::End(LifeId id) {
   to_look_.erase(id);
   Settle(id);
   StepSoon();
+  if (leaving_) LeaveByEach();
 }
 
 void DiskReservation::SetActive(bool others_had_it) {
@@ -199,7 +200,7 @@ void DiskReservation::Seen(LifeId id, const Result<ReservationReport>& report) {
   } else {
     look_at_ns_ = control_.now_ns() + kPauseMinNs;
   }
-  if (leaving_) return LeaveBy(life);
+  if (leaving_) return report ? LeaveBy(life) : owner_.ReservationChanged();
   StepSoon();
 }
 
@@ -266,8 +267,12 @@ void DiskReservation::Leave(bool is_in_doubt) {
   asked_.clear();
   step_.Cancel();
   if (is_in_doubt) return Stay("writes are in doubt, which must not hit what others write");
+  for (Life& life : lives_) life.last_look = false;
+  LeaveByEach();
+}
+
+void DiskReservation::LeaveByEach() {
   for (Life& life : lives_) {
-    life.last_look = false;
     if (!life.part->busy()) LeaveBy(life);
   }
 }
@@ -277,11 +282,14 @@ Status DiskReservation::EndLeave() {
     Stay("no answer yet");
   } else if (asked_.empty() && !refusal_) {
     Stay("no path leads to its target now");
+  } else if (std::any_of(lives_.begin(), lives_.end(),
+                         [](const Life& life) { return life.part->joined(); })) {
+    Stay("a path's target does not say whom it has");
   } else if (!dead_.empty()) {
     Stay("a path that broke is registered, and no other one leads there now");
   }
   if (why_stays_.empty()) return Ok{};
-  return Error(ErrorCode::kUnavailable, disk_ + ": this host stays registered at its target: " + why_stays_);
+  return Error(ErrorCode::kAborted, disk_ + ": this host stays registered at its target: " + why_stays_);
 }
 
 void DiskReservation::StopLeaving() {
@@ -328,8 +336,8 @@ void DiskReservation::LeaveBy(Life& life) {
 
 // Together, so that another host does not have the namespace by one path while this one may have to stay by another.
 bool DiskReservation::IsReadyToLeave() const {
-  return std::all_of(lives_.begin(), lives_.end(), [](const Life& life) {
-    return !life.part->joined() || (life.last_look && !life.part->busy());
+  return std::all_of(lives_.begin(), lives_.end(), [this](const Life& life) {
+    return !life.part->joined() || (asked_.contains(life.address) && !life.part->busy());
   });
 }
 

@@ -155,6 +155,7 @@ class DiskReservation final : private PathReservationOwner {
   void ShutOutBy(Life& life, Dead& dead);
   void NotProved(Dead& dead, nvme::host::LifeId over, const nvme::host::ShutOutResult& result);
 
+  void LeaveByEach();
   void LeaveBy(Life& life);
   bool IsReadyToLeave() const;
   void Stay(const std::string& why);

@@ -339,6 +339,13 @@ TEST_F(NvmfReservation, ADiskThatNobodyElseHadGoesOnAsItWas) {
 // Somebody has cleared the reservation there, and has one of his own.
 TEST_F(NvmfReservation, ADiskThatWasShutOutSaysSoAndWaitsUntilItIsLetIn) {
   Open();
+  // Three while it joins, and a look afterwards, which must not be the one that finds out.
+  rig_.Until([&] {
+    uint32_t reports = 0;
+    rig_.target.Reservations([&](const ReservationTarget& reservations) { reports = reservations.reports; });
+    return reports == 4;
+  });
+  rig_.ForSomeTurns();
   auto disk = rig_.Channel();
   rig_.target.Reservations([](ReservationTarget& reservations) {
     reservations.registrants = {{.host_id = nvme::host::HostIdOf(kOtherFamily, 1), .key = 1, .holder = true}};

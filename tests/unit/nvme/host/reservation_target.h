@@ -45,6 +45,7 @@ class ReservationTarget {
   std::map<fabrics::Uuid, uint32_t> came_in;  // how often each host has asked to be a registrant
   uint32_t acquires = 0;
   uint32_t preemptions = 0;
+  uint32_t reports = 0;
   uint32_t last_cdw10 = 0;
 
   bool Has(const fabrics::Uuid& host) const { return Find(host) != registrants.end(); }
@@ -82,6 +83,7 @@ class ReservationTarget {
       case Opcode::kReservationAcquire:
         return Acquire(host, entry.cdw10, keys[0], keys[1]);
       case Opcode::kReservationReport: {
+        ++reports;
         std::vector<uint8_t> report = Report();
         if (bend_report) bend_report(report);
         data_bytes = std::min<uint64_t>({report.size(), from_target.size(), (entry.cdw10 + 1) * uint64_t{4}});
