@@ -510,7 +510,7 @@ void NvmfDisk::CountDoubt(block::PathsReport& report) const {
 }
 
 std::string NvmfDisk::WhyNotProved() const {
-  const std::string by_target = reservation_ ? reservation_->WhyNotProved() : std::string();
+  std::string by_target = reservation_ ? reservation_->WhyNotProved() : std::string();
   if (!by_target.empty() || !quiesced_) return by_target;
   return quiesced_->WhyNotProved();
 }
