@@ -144,6 +144,7 @@ Status NvmeTcpController::ResolveNames() {
 // A command by itself; an answer that is no success is an error, named by `what`.
 Result<NvmeAnswer> NvmeTcpController::Command(NvmeTcpQueue& queue, const wire::NvmeCommand& command,
                                               std::span<uint8_t> data, bool to_host, std::string_view what) {
+  const MutexLock lock(commands_);
   Result<NvmeAnswer> answer = queue.Execute(command, data, to_host, Deadline(options_.timeout_ns));
   if (!answer) return About({answer.error().code, fmt::format("{}: {}", what, answer.error().message)});
   if (!answer->good())
@@ -336,13 +337,18 @@ Status NvmeTcpController::StartKeepAlive() {
   return Ok{};
 }
 
+bool NvmeTcpController::IsAdminBroken() {
+  const MutexLock lock(commands_);
+  return admin_->broken();
+}
+
 // A controller that does not answer is left: its admin socket is shut down, which is what those who watch it see.
 void NvmeTcpController::KeepAlive() {
   constexpr int kIntervalMs = kKeepAliveMs / 3;
   wire::NvmeCommand command{};
   command.opcode = wire::kNvmeKeepAlive;
   pollfd fd{.fd = stop_.get(), .events = POLLIN, .revents = 0};
-  while (!admin_->broken() && poll(&fd, 1, kIntervalMs) <= 0) {
+  while (!IsAdminBroken() && poll(&fd, 1, kIntervalMs) <= 0) {
     if (const auto answer = Command(*admin_, command, {}, /*to_host=*/false, "Keep Alive"); !answer)
       shutdown(admin_socket(), SHUT_RDWR);
   }

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "perf/nvme_tcp/queue.h"
@@ -92,12 +93,14 @@ class NvmeTcpController {
   Result<std::unique_ptr<Identity>> Identify(uint32_t what, uint32_t nsid, std::string_view name);
   Result<uint32_t> FindNsid();
   Result<bool> HasUuid(uint32_t nsid, const NvmeUuid& uuid);
+  bool IsAdminBroken();
   void KeepAlive();
   Error About(const Error& error) const;
 
   NvmeTcpOptions options_;
   NvmeUuid host_id_{};
   Facts facts_;
+  Mutex commands_;  // one at a time: the keep alive thread has some too
   std::unique_ptr<NvmeTcpQueue> admin_;
   uint16_t controller_id_ = wire::kAnyController;
   UniqueFd stop_;  // an eventfd that ends the keep alive thread

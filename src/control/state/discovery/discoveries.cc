@@ -23,6 +23,7 @@ DiscoveryQuestion::DiscoveryQuestion(v1::DiscoverSubsystemsRequest request, Deli
     : request_(std::move(request)), request_id_(log::CurrentRequest()), deliver_(std::move(deliver)) {}
 
 DiscoveryQuestion::~DiscoveryQuestion() {
+  if (is_given_.load(std::memory_order_relaxed)) return;
   deliver_(
       Refuse(v1::REASON_ENGINE_NOT_CONNECTED,
              fmt::format("the discovery service at {}: the engine that asked it is not connected any more: "

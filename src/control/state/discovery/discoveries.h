@@ -3,6 +3,7 @@
 // ask. Nothing of it is kept. Any thread.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -33,12 +34,16 @@ class DiscoveryQuestion {
 
   const v1::DiscoverSubsystemsRequest& request() const { return request_; }
   const std::string& request_id() const { return request_id_; }
-  void Give(Answer answer) const { deliver_(std::move(answer)); }
+  void Give(Answer answer) const {
+    is_given_.store(true, std::memory_order_relaxed);
+    deliver_(std::move(answer));
+  }
 
  private:
   const v1::DiscoverSubsystemsRequest request_;
   const std::string request_id_;
   const Deliver deliver_;
+  mutable std::atomic<bool> is_given_{false};
 };
 
 class Discoveries {
