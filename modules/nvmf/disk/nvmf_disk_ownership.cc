@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who has the disk: this engine, another one of this host, or another host.
+// The disk's owner: this engine, another one of this host, or another host.
 #include <fmt/format.h>
 
 #include <algorithm>

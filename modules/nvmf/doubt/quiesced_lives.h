@@ -35,7 +35,7 @@ class QuiescedLives {
   // All lives that have left something in doubt, of none of which anything can be sent any more.
   void SetInDoubt(std::span<const nvme::host::LifeId> lives, uint64_t now_ns);
 
-  // Those whose time is over.
+  // The lives whose time is over.
   std::vector<nvme::host::LifeId> Due(uint64_t now_ns) const;
   // When the next one's is; nullopt: nobody's, as far as is known.
   std::optional<uint64_t> next_ns() const;

@@ -72,7 +72,7 @@ void DiskReservation::End(LifeId id) {
 void DiskReservation::SetActive(bool others_had_it) {
   if (std::exchange(active_, true)) return;
   StepSoon();
-  // Whoever was refused looks again at its next life, and not before.
+  // A disk that was refused is answered anew by its next life, and not before.
   awaits_successor_ = lives_.empty() && refusal_;
   const bool anew = std::exchange(has_left_, false) || others_had_it;
   for (Life& life : lives_) {
@@ -123,7 +123,7 @@ void DiskReservation::Look(LifeId life) {
 
 void DiskReservation::SetInDoubt(std::span<const LifeId> lives) {
   for (Dead& dead : dead_) dead.in_doubt = std::find(lives.begin(), lives.end(), dead.life) != lives.end();
-  // Whoever is proved by a person's word, and was never seen at a target, takes up no room that is known of.
+  // A life that is dead by a person's word, and was never seen at a target, takes up no room that is known of.
   std::erase_if(dead_, [](const Dead& dead) { return !dead.in_doubt && dead.address == kAnyAddress; });
   for (const LifeId life : lives) AddDead(life, true, kAnyAddress);
   StepSoon();

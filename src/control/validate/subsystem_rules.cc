@@ -56,7 +56,7 @@ Status CompleteAddresses(std::string_view name, v1::SubsystemSpec& spec) {
   return Ok{};
 }
 
-// Who this host is, in a subsystem's spec or in a request to discover. `refuse` makes the error of a field and what is wrong with it.
+// This host's identity, in a subsystem's spec or in a request to discover. `refuse` makes the error of a field and what is wrong with it.
 template <typename Message, typename Refuse>
 Status CompleteHost(Message& message, const Refuse& refuse) {
   if (message.host_nqn().empty() != message.host_id().empty()) {

@@ -58,7 +58,7 @@ class Discovery final : public fabrics::QueuePairOwner {
   // Before the queue pair can call back. The host's names have passed CheckHostIdentity.
   void Start(fabrics::QueuePair& admin, uint64_t now_ns);
   void Tick(uint64_t now_ns);
-  // Nobody waits for the log any more: the queue pair is told to end, without a farewell. Not before Start.
+  // The log is not waited for any more: the queue pair is told to end, without a farewell. Not before Start.
   void GiveUp();
 
   // ---- QueuePairOwner

@@ -33,7 +33,7 @@ class Attachments {
   Result<v1::ListAttachmentsResponse> List(const v1::ListAttachmentsRequest& request);
   // The attachments whose engines say how their paths do.
   std::vector<v1::Attachment> OverPaths() const;
-  // Those whose requests wait at their storage, as far as the status says (stuck_attachment.h).
+  // Attachments whose requests wait at their storage, as far as the status says (stuck_attachment.h).
   std::vector<v1::StuckAttachment> Stuck() const;
 
   // ---- The reconciler's reports. Those about things that are gone meanwhile, or aren't that engine's, are ignored.
