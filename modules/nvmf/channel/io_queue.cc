@@ -59,9 +59,14 @@ void IoQueue::Computed() {
   login_.Computed(tcp_, reactor_.now_ns());
 }
 
-void IoQueue::EndLogin(const Error& reason) {
-  if (reason.code == ErrorCode::kCancelled) return arithmetic_.Cancel();
-  arithmetic_.Lose(reason);
+Error IoQueue::EndLogin(const Error& reason) {
+  if (reason.code == ErrorCode::kCancelled) {
+    arithmetic_.Cancel();
+    return reason;
+  }
+  Error why = login_.WhyEnded(reason);
+  arithmetic_.Lose(why);
+  return why;
 }
 
 uint64_t IoQueue::PauseNs() const {

@@ -93,8 +93,8 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
   static constexpr bool IsOfLogin(uint64_t cookie) { return nvme::host::QueueLogin::IsOf(cookie); }
   // A completion of the login's; true: the queue is ready now. It may have ended within.
   bool TakeLogin(uint64_t cookie, const nvme::fabrics::CompletionEntry& entry, uint64_t data_bytes);
-  // To be called first by Ended.
-  void EndLogin(const Error& reason);
+  // To be called first by Ended; the reason that people are to read.
+  Error EndLogin(const Error& reason);
 
  private:
   void Connected() final;

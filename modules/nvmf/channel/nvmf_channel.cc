@@ -35,8 +35,7 @@ void NvmfChannel::Queue::Unanswered(uint64_t cookie, Reached reached) {
 }
 
 void NvmfChannel::Queue::Ended(const Error& reason) {
-  EndLogin(reason);
-  channel_.QueueEnded(path_, reason);
+  channel_.QueueEnded(path_, EndLogin(reason));
 }
 
 // ---- The channel

@@ -31,8 +31,7 @@ void PathReservation::Queue::Unanswered(uint64_t cookie, nvme::fabrics::Reached 
 }
 
 void PathReservation::Queue::Ended(const Error& reason) {
-  EndLogin(reason);
-  reservation_.QueueEnded(reason);
+  reservation_.QueueEnded(EndLogin(reason));
 }
 
 // ---- Tasks

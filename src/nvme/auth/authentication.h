@@ -71,6 +71,8 @@ class Authentication {
   void Continue(fabrics::QueuePair& queue, uint64_t now_ns);
   // An error once the target has not answered in time.
   std::optional<Error> Overdue(uint64_t now_ns) const;
+  // While the target is being told why this host refuses it: that reason, which outlives the connection. A target may close on hearing it.
+  std::optional<Error> refusal() const { return state_ == State::kFailure2 ? failure_ : std::nullopt; }
 
   bool done() const { return state_ == State::kDone; }
   // Whether the subsystem has proved itself too. done().

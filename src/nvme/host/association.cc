@@ -334,7 +334,7 @@ void Association::Ended(const Error& reason) {
   if (phase_ == Phase::kIdle || phase_ == Phase::kGone) return;
   const bool broken = phase_ < Phase::kShutdown;
   phase_ = Phase::kGone;
-  if (broken) owner_.Lost(config_.life, reason);
+  if (broken) owner_.Lost(config_.life, login_.WhyEnded(reason));
   owner_.Gone(config_.life);
 }
 

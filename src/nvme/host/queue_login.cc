@@ -166,4 +166,9 @@ std::optional<Error> QueueLogin::Overdue(uint64_t now_ns) const {
                                                          config_.who, config_.timeout_ns / kMillisecondNs));
 }
 
+Error QueueLogin::WhyEnded(const Error& reason) const {
+  if (authentication_ == nullptr) return reason;
+  return authentication_->refusal().value_or(reason);
+}
+
 }  // namespace cleat::nvme::host

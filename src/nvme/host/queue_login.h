@@ -75,6 +75,8 @@ class QueueLogin {
   void Computed(fabrics::QueuePair& queue, uint64_t now_ns);
   // An error once the target, or this host's arithmetic, has taken too long.
   std::optional<Error> Overdue(uint64_t now_ns) const;
+  // What to call the end of the queue pair, which ended for `reason`: Linux closes the connection while it is being told why it is refused.
+  Error WhyEnded(const Error& reason) const;
 
   bool ready() const { return state_ == State::kReady; }
   // Which controller the target has connected; from the answer to Connect on.

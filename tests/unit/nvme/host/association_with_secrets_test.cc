@@ -74,6 +74,19 @@ TEST(AssociationWithSecrets, OfASubsystemThatDoesNotProveItselfDoesNotComeToBe) 
   EXPECT_FALSE(chap.scene.news.info);
 }
 
+TEST(AssociationWithSecrets, OfATargetThatClosesOnHearingWhyItIsRefusedEndsForThatReason) {
+  ChapScene chap;
+  (*chap.controller.own_secret)[0] ^= 1;
+  int sends = 0;
+  chap.scene.target.mute = [&sends](const SubmissionEntry& entry) { return entry.nsid == 5 && ++sends > 2; };
+  chap.scene.Begin();
+  chap.Compute();
+  EXPECT_EQ(sends, 3);
+  chap.scene.target.Abort({ErrorCode::kUnavailable, "connection lost"});
+  EXPECT_TRUE(chap.scene.LostFor("does not have the secret of subsystem")) << chap.scene.lost();
+  EXPECT_EQ(chap.scene.news.lost->code, ErrorCode::kPermissionDenied);
+}
+
 TEST(AssociationWithSecrets, OfATargetThatStopsInTheMidstOfAuthenticationEnds) {
   ChapScene chap;
   chap.scene.Begin();
