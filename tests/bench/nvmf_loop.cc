@@ -3,7 +3,7 @@
 // without a ring and a guest, to set beside another initiator's figures with the same target.
 //
 //   nvmf_loop --address 127.0.0.1:4430 --nqn NQN --namespace UUID [--depth 32] [--write] [--seconds 3] [--core 1] [--json]
-//   [--one-piece-a-send] [--read-on-events] [--receive-buffer-kib 64] [--digests-by-table]   without what makes it fast, one by one
+//   [--one-piece-a-send] [--read-on-events] [--receive-buffer-kib 64] [--window-by-kernel] [--digests-by-table]   without what makes it fast, one by one
 //   [--address 127.0.0.1:4431]   given again for each further path
 //   [--longest]                  how long requests wait while paths break: see below
 // Prints thousands of requests a second, the latency's percentiles, and for how many nanoseconds of its core a request keeps the reactor
@@ -290,6 +290,9 @@ void AddTuning(CLI::App& app, Arguments& arguments) {
          "--receive-buffer-kib", [&tuning](uint32_t kib) { tuning.receive_buffer_bytes = kib * 1024; },
          "what one system call reads at most")
       ->check(CLI::Range(1, 4096));
+  app.add_flag_callback(
+      "--window-by-kernel", [&tuning] { tuning.unread_bytes = 0; },
+      "the kernel begins with little room for what is unread");
   app.add_flag("--digests-by-table", arguments.digests_by_table, "without the processor's instruction");
 }
 

@@ -35,6 +35,16 @@ Status SetInt(int fd, int level, int option, int value, const char* name) {
   return Set(fd, level, option, &value, sizeof(value), name);
 }
 
+// A host allows net.core.rmem_max. A limit that was set can't be taken back, so that a socket which nobody needs is asked.
+bool HostAllowsUnread(uint32_t bytes) {
+  const UniqueFd asked(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  int allowed = 0;  // twice what was set: the kernel counts its own needs too
+  socklen_t size_bytes = sizeof(allowed);
+  return SetInt(asked.get(), SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes), "SO_RCVBUF").ok() &&
+         getsockopt(asked.get(), SOL_SOCKET, SO_RCVBUF, &allowed, &size_bytes) == 0 &&
+         static_cast<uint32_t>(allowed) / 2 >= bytes;
+}
+
 // The owner of a guest may take memory of it away at any time. A touch has the memory guard (block/memory_guard.h) put zero pages there and mark
 // that guest's memory as broken, where the kernel fails a system call with EFAULT: without it the connection would end, and so would the next
 // one that tries the same request. No byte is changed.
@@ -86,7 +96,9 @@ Error StreamSocket::Broken(int error_number, const char* doing) const {
 }
 
 // All that the connection is to have, before it has a peer.
-Status StreamSocket::Prepare(int fd) const {
+Status StreamSocket::Prepare(int fd, uint32_t unread_bytes) const {
+  if (unread_bytes > 0 && HostAllowsUnread(unread_bytes))
+    CLEAT_TRY(SetInt(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(unread_bytes), "SO_RCVBUF"));
   const linger none{.l_onoff = 1, .l_linger = 0};
   CLEAT_TRY(Set(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none), "SO_LINGER"));
   CLEAT_TRY(SetInt(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
@@ -97,13 +109,13 @@ Status StreamSocket::Prepare(int fd) const {
   return SetInt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs, "TCP_USER_TIMEOUT");
 }
 
-Status StreamSocket::Connect(const TransportAddress& address) {
+Status StreamSocket::Connect(const TransportAddress& address, uint32_t unread_bytes) {
   CLEAT_CHECK(!open());
   peer_ = nvme::fabrics::TextOfAddress(address);
   const KernelAddress to(address);
   UniqueFd fd(socket(to.get()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return Broken(errno, "no socket");
-  if (const Status prepared = Prepare(fd.get()); !prepared.ok())
+  if (const Status prepared = Prepare(fd.get(), unread_bytes); !prepared.ok())
     return Error(prepared.error().code, peer_ + ": " + prepared.error().message);
   if (connect(fd.get(), to.get(), to.size_bytes) != 0 && errno != EINPROGRESS)
     return Broken(errno, "not connected");

@@ -55,10 +55,10 @@ class StreamSocket {
   StreamSocket(const StreamSocket&) = delete;
   StreamSocket& operator=(const StreamSocket&) = delete;
 
-  // Begins to connect; the deadline is the caller's. Not connected or connecting before.
+  // Begins to connect; the deadline is the caller's. Not connected or connecting before. `unread_bytes`: see TcpTuning.
   //   kResourceExhausted  no descriptor, no local port
   //   kUnavailable        refused, no route; perhaps later, by FinishConnect
-  Status Connect(const nvme::fabrics::TransportAddress& address);
+  Status Connect(const nvme::fabrics::TransportAddress& address, uint32_t unread_bytes = 0);
   // Whether it is connected by now; kUnavailable names the address and the cause.
   Result<bool> FinishConnect();
 
@@ -81,7 +81,7 @@ class StreamSocket {
     StreamSocket& socket;
   };
 
-  Status Prepare(int fd) const;
+  Status Prepare(int fd, uint32_t unread_bytes) const;
   Error Broken(int error_number, const char* doing) const;
 
   Reactor& reactor_;

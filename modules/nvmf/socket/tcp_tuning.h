@@ -15,6 +15,10 @@ struct TcpTuning {
   // What one system call reads at most, beside data that goes to its place: from nvme::tcp::kReceiveBufferLeastBytes on. What fits in the
   // processor's second cache is copied from there.
   uint32_t receive_buffer_bytes = 64 * 1024;
+  // What the kernel keeps of what has come and was not read yet, from the first byte on, where this host allows so much (net.core.rmem_max).
+  // Otherwise, and with 0, it begins with little and allows more as the connection is used. A target whose congestion control is BBR takes
+  // the little for what the network can do, and may stay there: with 128 requests in flight that was half of the requests a second.
+  uint32_t unread_bytes = 4 << 20;
 };
 
 }  // namespace cleat::modules

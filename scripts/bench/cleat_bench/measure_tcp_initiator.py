@@ -28,12 +28,14 @@ from cleat_bench.stats import Figure, figure, interleave, ratio
 
 BARS = ("tcp_initiator_vs_spdk_qd32", "tcp_initiator_vs_spdk_qd128", "tcp_initiator_qd1_p50_vs_spdk")
 DEPTHS = (1, 32, 128)
-SWITCHES = {  # of nvmf_loop -> its options for all runs of that comparison
-    "--one-piece-a-send": (),
-    "--read-on-events": (),
-    "--digests-by-table": ("--header-digest", "--data-digest"),
+# Of nvmf_loop -> how many requests are in flight, and its options, for all runs of that comparison. A switch that spares the initiator's CPU
+# is judged by that; the window, which is the target's reason to wait, by what comes through.
+SWITCHES = {
+    "--one-piece-a-send": (32, ()),
+    "--read-on-events": (32, ()),
+    "--digests-by-table": (32, ("--header-digest", "--data-digest")),
+    "--window-by-kernel": (128, ()),
 }
-SWITCH_DEPTH = 32
 RUN_SECONDS = 3.0  # spdk_nvme_perf counts in whole ones
 START_SECONDS = 2.0  # of a run, about
 TIMEOUT_S = 60
@@ -83,12 +85,17 @@ def measure_against(lab: Lab, target: SpdkTarget) -> dict[str, Figure]:
     for depth in DEPTHS:
         runs = interleave({"ours": lambda depth=depth: ours(lab, depth), "spdk": lambda depth=depth: theirs(lab, depth)}, lab.pace.rounds)
         figures |= compare(depth, runs["ours"], runs["spdk"], idle_ns)
-    for switch, options in SWITCHES.items():
-        runs = interleave({"on": lambda options=options: ours(lab, SWITCH_DEPTH, *options),
-                           "off": lambda switch=switch, options=options: ours(lab, SWITCH_DEPTH, switch, *options)}, lab.pace.rounds)
-        name = switch.strip("-").replace("-", "_")
-        figures[f"tcp_initiator_{name}_cost_ratio"] = ratio(column(runs["off"], "turn_ns"), column(runs["on"], "turn_ns"))
+    for switch in SWITCHES:
+        figures |= switched(lab, switch)
     return figures
+
+
+def switched(lab: Lab, switch: str) -> dict[str, Figure]:
+    depth, options = SWITCHES[switch]
+    runs = interleave({"on": lambda: ours(lab, depth, *options), "off": lambda: ours(lab, depth, switch, *options)}, lab.pace.rounds)
+    name = "tcp_initiator_" + switch.strip("-").replace("-", "_")
+    return {f"{name}_cost_ratio": ratio(column(runs["off"], "turn_ns"), column(runs["on"], "turn_ns")),
+            f"{name}_rate_ratio": ratio(column(runs["off"], "kiops"), column(runs["on"], "kiops"))}
 
 
 def compare(depth: int, mine: list[dict[str, float]], spdk: list[dict[str, float]], idle_ns: float | None) -> dict[str, Figure]:
