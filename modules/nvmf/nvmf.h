@@ -39,7 +39,7 @@ struct NvmfSubsystem {
   // The secrets with which host and subsystem prove themselves on each queue; nullptr: this host has none.
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
   std::shared_ptr<const nvme::tls::Psk> psk;  // nullptr: plain TCP
-  TcpTuning tuning;                           // of I/O queues; for measurements
+  TcpTuning tuning;                           // of I/O queues, unless it says otherwise; for measurements
 };
 
 // Called on the control reactor, between OpenNvmf's return and Close's; the owner of the device may close it from there.

@@ -4,6 +4,7 @@
 //
 //   nvmf_loop --address 127.0.0.1:4430 --nqn NQN --namespace UUID [--depth 32] [--write] [--seconds 3] [--core 1] [--json]
 //   [--one-piece-a-send] [--read-on-events] [--receive-buffer-kib 64] [--window-by-kernel] [--digests-by-table]   without what makes it fast, one by one
+//   [--tls-psk-file FILE [--own-tls]]   over TLS, whose records the kernel makes where it can; never, with --own-tls
 //   [--address 127.0.0.1:4431]   given again for each further path
 //   [--longest]                  how long requests wait while paths break: see below
 // Prints thousands of requests a second, the latency's percentiles, and for how many nanoseconds of its core a request keeps the reactor
@@ -23,6 +24,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <iostream>
@@ -48,6 +50,7 @@ struct Arguments {
   std::vector<std::string> addresses;
   std::string nqn;
   std::string name_space;
+  std::string psk_file;
   uint32_t depth = 32;
   uint32_t block_bytes = 4096;
   bool writes = false;
@@ -109,6 +112,13 @@ class Control {
   std::thread thread_;
 };
 
+std::shared_ptr<const nvme::tls::Psk> PskIn(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  if (!std::getline(file, text)) Fail(path + ": there is no key");
+  return std::make_shared<const nvme::tls::Psk>(Must(nvme::tls::Psk::Parse(text, path)));
+}
+
 modules::NvmfOptions OptionsOf(const Arguments& arguments) {
   auto subsystem = std::make_shared<modules::NvmfSubsystem>();
   subsystem->name = "subsystems/loop";
@@ -121,6 +131,7 @@ modules::NvmfOptions OptionsOf(const Arguments& arguments) {
   subsystem->data_digest = arguments.data_digest;
   subsystem->kato_ms = arguments.keep_alive_ms;
   subsystem->tuning = arguments.tuning;
+  if (!arguments.psk_file.empty()) subsystem->psk = PskIn(arguments.psk_file);
   return {block::DiskShape("disks/loop", arguments.bytes, 512, 4096), std::move(subsystem),
           Must(nvme::fabrics::ParseUuid(arguments.name_space)), block::AccessMode::kReadWrite};
 }
@@ -293,6 +304,7 @@ void AddTuning(CLI::App& app, Arguments& arguments) {
   app.add_flag_callback(
       "--window-by-kernel", [&tuning] { tuning.unread_bytes = 0; },
       "the kernel begins with little room for what is unread");
+  app.add_flag("!--own-tls", tuning.kernel_tls, "TLS' records are never made by the kernel");
   app.add_flag("--digests-by-table", arguments.digests_by_table, "without the processor's instruction");
 }
 
@@ -336,6 +348,8 @@ int main(int argc, char** argv) {
   app.add_flag("--write", arguments.writes);
   app.add_flag("--header-digest", arguments.header_digest);
   app.add_flag("--data-digest", arguments.data_digest);
+  app.add_option("--tls-psk-file", arguments.psk_file,
+                 "the pre-shared key of TLS, as nvme gen-tls-key prints it");
   cleat::AddTuning(app, arguments);
   app.add_option("--seconds", arguments.seconds)->capture_default_str();
   app.add_option("--core", arguments.core, "for the loop");

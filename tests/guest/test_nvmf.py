@@ -33,7 +33,7 @@ class NvmfTest(SharedBenchTest):
         cls.host = NvmeHost(cls.bench, {
             "plain": {"drive": f"file={path('plain')},format=raw"},
             "large": {"drive": f"file={path('large')},format=raw", "device": "logical_block_size=4096,physical_block_size=4096"}},
-            programs=[os.path.join(TEST_DIR, "nvmf_namespace")])
+            programs=[os.path.join(TEST_DIR, name) for name in ("nvmf_namespace", "nvmf_kernel_tls")])
         cls.guest = cls.host.guest
         cls.guest.run("ifconfig lo 127.0.0.1 up && mount -t configfs none /sys/kernel/config")
         subsystem = f"{NVMET}/subsystems/{NQN}"
@@ -184,6 +184,16 @@ class NvmfTest(SharedBenchTest):
             self.assertIn("no secret is configured", output)
         finally:
             self.guest.run(f"rm {subsystem}/allowed_hosts/{HOST_NQN} && rmdir {host} && echo 1 >{subsystem}/attr_allow_any_host")
+
+    def test_6_the_kernel_makes_tls_records(self):
+        """Against a target of the test's own in the guest, as nvmet's TLS needs a daemon."""
+        status, output = self.guest.execute("[ -d /sys/module/tls ]")
+        if status != 0:
+            self.skipTest("THE GUEST'S KERNEL HAS NO MODULE tls: kernel TLS is not tested")
+        status, output = self.guest.execute("cd /run && nvmf_kernel_tls")
+        self.assertEqual(status, 0, output)
+        self.assertIn("PASSED", output)
+        self.assertNotIn("SKIPPED", output)
 
 
 if __name__ == "__main__":

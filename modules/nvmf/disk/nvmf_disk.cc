@@ -218,6 +218,7 @@ void NvmfDisk::TakeShape(const DiskPath& path) {
   target.chap = subsystem.chap;
   target.arithmetic = options_.arithmetic;
   target.tls = {.psk = subsystem.psk, .host_nqn = subsystem.host.nqn, .subsystem_nqn = subsystem.nqn};
+  target.tls.by_kernel = subsystem.tuning.kernel_tls;
   shared_->write_cache = geometry_.write_cache;
   shared_->doubt_log = doubt_.log();
   DiskReservationOwner& self = *this;

@@ -32,6 +32,7 @@ NvmfPathConfig ConfigOf(const NvmfOptions& options, uint32_t index) {
   config.address = options.subsystem->addresses.at(index);
   const NvmfSubsystem& subsystem = *options.subsystem;
   config.tls = {.psk = subsystem.psk, .host_nqn = subsystem.host.nqn, .subsystem_nqn = subsystem.nqn};
+  config.tls.by_kernel = subsystem.tuning.kernel_tls;
   config.digests = {.header = options.subsystem->header_digest, .data = options.subsystem->data_digest};
   config.reservation_family = options.reservation_family;
   config.chap = options.subsystem->chap;
@@ -77,6 +78,7 @@ void DiskPath::SetOpened() {
   tells_ = true;
   log_after_ns_ = control_.now_ns() + kLogSpacingNs;
   LogState();
+  LogTls();
 }
 
 uint16_t DiskPath::TakeQueue() {
@@ -111,6 +113,7 @@ void DiskPath::Admit() {
   SetState();
   owner_.LifeAdmitted(*this);
   LogState();
+  LogTls();
 }
 
 void DiskPath::Refuse(const Error& why) {
@@ -198,6 +201,15 @@ void DiskPath::SetState() {
 
 const char* DiskPath::Meanwhile() const {
   return owner_.HasUsablePath() ? "requests go by others" : "requests wait";
+}
+
+// Once, and each time that it has changed.
+void DiskPath::LogTls() {
+  if (!tells_ || !admitted_ || life_ == 0) return;
+  std::string maker = path_.tls_maker();
+  if (maker.empty() || maker == logged_tls_) return;
+  logged_tls_ = std::move(maker);
+  spdlog::info("{}: path to {}: TLS by {}", disk_, where_, logged_tls_);
 }
 
 // A path that comes and goes quickly is logged as it is a little later.

@@ -113,6 +113,7 @@ class DiskPath final : private NvmfPathOwner {
 
   void SetState();
   void LogState();
+  void LogTls();
   const char* Meanwhile() const;
 
   const std::string disk_;
@@ -136,6 +137,7 @@ class DiskPath final : private NvmfPathOwner {
   bool tells_ = false;  // between SetOpened and End
   bool refusal_told_ = false;
   bool logged_usable_ = true;
+  std::string logged_tls_;
   uint64_t log_after_ns_ = 0;
   LogTimer log_later_{*this};
 };

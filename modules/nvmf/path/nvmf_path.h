@@ -87,6 +87,8 @@ class NvmfPath final : private nvme::host::AssociationOwner {
   void End(bool shutdown);
 
   bool live() const { return association_ != nullptr && association_->live() && !ending_; }
+  // The admin queue's (TcpQueue::tls_maker).
+  std::string tls_maker() const { return admin_ != nullptr ? admin_->tls_maker() : std::string(); }
 
  private:
   struct TickTimer : Timer {

@@ -158,7 +158,7 @@ Result<size_t> StreamSocket::Send(std::span<const iovec> pieces) {
 
 // One piece, as nearly always, is read without a message header, which the kernel would copy and check: a queue that is polled in vain costs
 // less, and an answer is found sooner.
-Result<size_t> StreamSocket::Receive(std::span<const iovec> pieces) {
+Result<size_t> StreamSocket::Receive(std::span<const iovec> pieces, int* error_number) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());  // the kernel reads it alone
   message.msg_iovlen = std::min(pieces.size(), kPiecesMax);
@@ -175,7 +175,9 @@ Result<size_t> StreamSocket::Receive(std::span<const iovec> pieces) {
       Touch(pieces.first(message.msg_iovlen), true);
       continue;
     }
-    if (errno != EINTR) return Broken(errno, "connection lost");
+    if (errno == EINTR) continue;
+    if (error_number != nullptr) *error_number = errno;
+    return Broken(errno, "connection lost");
   }
 }
 

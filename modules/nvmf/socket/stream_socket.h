@@ -66,12 +66,15 @@ class StreamSocket {
   // nothing more now, SocketReady will come. Fewer than asked say nothing of that: the next Send finds the cause.
   Result<size_t> Send(std::span<const iovec> pieces);
   // Reads into the pieces. 0: nothing is there now, SocketReady will come. The peer's end of the connection is an error, kUnavailable.
-  Result<size_t> Receive(std::span<const iovec> pieces);
+  // `error_number`: where the kernel's number of an error goes, which is 0 where the peer has closed.
+  Result<size_t> Receive(std::span<const iovec> pieces, int* error_number = nullptr);
 
   // Resets the connection, see above. Nothing when it is closed. No event comes after it.
   void Close();
 
   bool open() const { return fd_.valid(); }
+  // For what kernel_tls.h does with it.
+  int fd() const { return fd_.get(); }
 
  private:
   struct Watch : FdWatch {

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/clock.h"
@@ -75,6 +76,8 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
   void set_in_capsule_bytes(uint32_t bytes) { connection_.set_in_capsule_bytes(bytes); }
   uint32_t in_flight() const { return in_flight_; }
   bool ended() const { return connection_.ended(); }
+  // Who makes the records of TLS, for people, once it is connected; empty without TLS.
+  std::string tls_maker() const { return tls_ != nullptr ? tls_->maker() : std::string(); }
 
  private:
   enum class Stage : uint8_t { kTcp, kTls, kOpen };  // kOpen: PDUs go and come

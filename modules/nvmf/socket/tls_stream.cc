@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/nvmf/socket/tls_stream.h"
 
+#include <array>
+#include <cerrno>
+#include <string>
+#include <string_view>
 #include <utility>
+
+#include "modules/nvmf/socket/kernel_tls.h"
 
 namespace cleat::modules {
 
 using nvme::tls::IdentityVersion;
 using nvme::tls::Psk;
 using nvme::tls::Session;
+using nvme::tls::Unopened;
 
 namespace {
 
@@ -17,6 +24,15 @@ constexpr const char* kInHandshake =
     "this host's NQN "
     "and the subsystem's";
 
+// Alerts' levels, and the one that says the orderly end (RFC 8446, 6).
+constexpr uint8_t kWarning = 1;
+constexpr uint8_t kFatal = 2;
+constexpr uint8_t kCloseNotify = 0;
+
+std::string TextOf(int error_number) {
+  return ErrnoError(error_number, "").message.substr(std::string_view(": ").size());
+}
+
 }  // namespace
 
 TlsStream::TlsStream(StreamSocket& socket, const TlsNames& names, nvme::tls::IdentityChoice& choice,
@@ -25,6 +41,7 @@ TlsStream::TlsStream(StreamSocket& socket, const TlsNames& names, nvme::tls::Ide
       psk_(names.psk),
       choice_(choice),
       queue_(names.queue),
+      by_kernel_(names.by_kernel),
       has_both_(Psk::HasVersion0For(names.host_nqn, names.subsystem_nqn)),
       identity_(identity),
       session_(std::move(session)) {}
@@ -41,7 +58,7 @@ Result<std::unique_ptr<TlsStream>> TlsStream::Make(StreamSocket& socket, const s
 
 Result<bool> TlsStream::Flush() {
   is_full_ = false;
-  while (wants_to_send()) {
+  while (!session_->output().empty()) {
     const auto output = session_->output();
     const iovec piece{const_cast<uint8_t*>(output.data()), output.size()};  // the kernel reads it alone
     CLEAT_ASSIGN(const size_t sent, socket_.Send({&piece, 1}));
@@ -57,7 +74,13 @@ Result<bool> TlsStream::GoOn() {
     Result<bool> is_over = session_->GoOn();
     // The target is told why, also where it is an error.
     const Result<bool> flushed = Flush();
-    if (!is_over.ok() || *is_over) return is_over;
+    if (!is_over.ok()) return is_over;
+    if (*is_over) {
+      if (!flushed.ok()) return is_over;  // which the next Send has
+      if (!*flushed) return false;
+      CLEAT_TRY(TryHandOver());
+      return true;
+    }
     CLEAT_TRY(flushed);
     const auto space = session_->InputSpace();
     const iovec piece{space.data(), space.size()};
@@ -66,6 +89,43 @@ Result<bool> TlsStream::GoOn() {
     if (*came == 0) return false;
     session_->Came(*came);
   }
+}
+
+// What the kernel can't do leaves the connection as it is, until it has one direction's keys: that can't be taken back.
+Status TlsStream::TryHandOver() {
+  not_by_kernel_ = "it is switched off";
+  if (!by_kernel_) return Ok{};
+  not_by_kernel_ = "it can't follow this target";
+  if (choice_.is_kept_from_kernel()) return Ok{};
+  not_by_kernel_ = "more than the handshake has come";
+  if (!session_->is_between_records()) return Ok{};
+  const int fd = socket_.fd();
+  kernel_error_ = kernel_tls::Attach(fd);
+  not_by_kernel_ = kernel_error_ == ENOENT ? "it has no module tls" : "it refuses";
+  if (kernel_error_ != 0) return Ok{};
+  const auto keys = session_->ExportKeys();
+  not_by_kernel_ = "no memory for keys";
+  if (!keys.ok()) return Ok{};
+  kernel_error_ = kernel_tls::GiveKeys(fd, kernel_tls::Direction::kSeal, keys->seal);
+  not_by_kernel_ = "it has not this cipher, or no memory for it";
+  if (kernel_error_ != 0) return Ok{};
+  kernel_error_ = kernel_tls::GiveKeys(fd, kernel_tls::Direction::kOpen, keys->open);
+  if (kernel_error_ != 0) {
+    choice_.KeepFromKernel();
+    return Error(ErrorCode::kResourceExhausted,
+                 "TLS: the kernel seals records and can't open them: " + TextOf(kernel_error_) +
+                     "; the next connection does without it");
+  }
+  session_->HandOver();
+  not_by_kernel_ = nullptr;
+  return Ok{};
+}
+
+std::string TlsStream::maker() const {
+  if (not_by_kernel_ == nullptr) return "the kernel";
+  std::string text = std::string("the engine, not the kernel: ") + not_by_kernel_;
+  if (kernel_error_ != 0 && kernel_error_ != ENOENT) text += " (" + TextOf(kernel_error_) + ")";
+  return text;
 }
 
 Result<bool> TlsStream::Handshake() {
@@ -91,6 +151,7 @@ Result<bool> TlsStream::Handshake() {
 
 // An error is told only where nothing of these pieces was taken: what went before it counts as sent. The next call has the error again.
 Result<size_t> TlsStream::Send(std::span<const iovec> pieces) {
+  if (session_->handed_over()) return SendByKernel(pieces);
   size_t taken = 0;
   for (;;) {
     const Result<bool> flushed = Flush();
@@ -104,6 +165,7 @@ Result<size_t> TlsStream::Send(std::span<const iovec> pieces) {
 }
 
 Result<size_t> TlsStream::Receive(std::span<const iovec> pieces) {
+  if (session_->handed_over()) return ReceiveByKernel(pieces);
   for (;;) {
     Result<size_t> got = session_->Read(pieces);
     if (!got.ok()) (void)Flush();  // says why
@@ -116,7 +178,77 @@ Result<size_t> TlsStream::Receive(std::span<const iovec> pieces) {
   }
 }
 
+// ---- By the kernel
+
+// A call that fails may have sent records all the same, where the cipher works on its own time: all that it was given counts as sent, and the next
+// call has the error. Otherwise a command that the target may have would not be in doubt.
+Result<size_t> TlsStream::SendByKernel(std::span<const iovec> pieces) {
+  is_full_ = false;
+  if (send_error_) return *send_error_;
+  if (const Status may = session_->MaySeal(); !may.ok()) return EndFor(may.error());
+  Result<size_t> sent = socket_.Send(pieces);
+  if (!sent.ok()) {
+    send_error_ = sent.error();
+    size_t given = 0;
+    for (const iovec& piece : pieces) given += piece.iov_len;
+    return given;
+  }
+  is_full_ = *sent == 0;
+  session_->Sealed(*sent);
+  return sent;
+}
+
+// A call without room for a record's type is the cheapest one, and fails where that is not data; the record stays.
+Result<size_t> TlsStream::ReceiveByKernel(std::span<const iovec> pieces) {
+  for (;;) {
+    int error_number = 0;
+    Result<size_t> got = socket_.Receive(pieces, &error_number);
+    if (got.ok()) {
+      if (*got == 0) return got;
+      if (const Status may = session_->Opened(*got); !may.ok()) return EndFor(may.error());
+      return got;
+    }
+    switch (error_number) {
+      case EIO: {
+        const Result<bool> taken = TakeDataless();
+        if (!taken.ok()) return EndFor(taken.error());
+        if (!*taken) return got;
+        continue;
+      }
+      case EBADMSG:
+        return EndFor(session_->FailFor(Unopened::kChanged));
+      case EMSGSIZE:
+        return EndFor(session_->FailFor(Unopened::kTooLong));
+      case EINVAL:
+        return EndFor(session_->FailFor(Unopened::kMalformed));
+      case EKEYEXPIRED:
+        return EndFor(session_->FailFor(Unopened::kOtherKey));
+      default:
+        return got;
+    }
+  }
+}
+
+// Whether there was one.
+Result<bool> TlsStream::TakeDataless() {
+  std::array<uint8_t, nvme::tls::kRecordDataBytesMax> content;
+  const auto record = kernel_tls::TakeDataless(socket_.fd(), content);
+  if (!record) return false;
+  CLEAT_TRY(session_->TakeRecord(record->type, std::span(content).first(record->bytes)));
+  return true;
+}
+
+Error TlsStream::EndFor(Error error) {
+  if (session_->saw_key_update()) choice_.KeepFromKernel();
+  if (const auto alert = session_->alert()) kernel_tls::SendAlert(socket_.fd(), kFatal, *alert);
+  return error;
+}
+
 void TlsStream::SayGoodbye() {
+  if (session_->handed_over()) {
+    if (!session_->failed()) kernel_tls::SendAlert(socket_.fd(), kWarning, kCloseNotify);
+    return;
+  }
   session_->Close();
   (void)Flush();
 }

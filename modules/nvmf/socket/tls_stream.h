@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS over a connected StreamSocket, with the same Send and Receive: what is sent is encrypted into a buffer of the session's and from
-// there goes to the kernel, what comes is decrypted from one.
+// TLS over a connected StreamSocket, with the same Send and Receive. The handshake is this process's. Then the records are made by the kernel
+// where it can (kernel_tls.h), and Send and Receive are the socket's: nothing is copied here, and the session keeps the rules alone. Elsewhere
+// what is sent is encrypted into a buffer of the session's and from there goes to the kernel, what comes is decrypted from one.
+//
+// The kernel gets the keys when all that this end has sent of the handshake is in the socket and nothing behind it was read: the session has
+// room for no byte more (session.h). A kernel that can't have them changes nothing. One that takes those of one direction alone ends
+// the connection; neither it nor a target that changes its keys is let near the next connections to the same address.
 //
 // What Send has taken may be in the buffer yet; it counts as sent, as the target may come to have it. The memory that it was given is not
 // used any more when it returns. Close of the socket drops the buffer with what the kernel has not sent.
@@ -20,6 +25,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -39,6 +45,7 @@ struct TlsNames {
   std::string host_nqn;
   std::string subsystem_nqn;
   Queue queue = Queue::kAdmin;
+  bool by_kernel = true;  // where it can (TcpTuning::kernel_tls)
 };
 
 class TlsStream {
@@ -58,7 +65,9 @@ class TlsStream {
   Result<size_t> Receive(std::span<const iovec> pieces);
   // The kernel has not taken all that was sent, and Send is to be called again, if need be with nothing: after the event where is_full(),
   // at once where not.
-  bool wants_to_send() const { return !session_->output().empty(); }
+  bool wants_to_send() const { return !session_->output().empty() || send_error_.has_value(); }
+  // Who makes the records, for people: "the kernel". Once the handshake is over.
+  std::string maker() const;
   // The kernel has said that it takes nothing more now. Without that no event will come: not after an error, which the next Send has.
   bool is_full() const { return is_full_; }
   // Tells the target that this is the end, if the kernel takes it at once.
@@ -71,15 +80,24 @@ class TlsStream {
   // Whether the kernel has taken all of the output.
   Result<bool> Flush();
   Result<bool> GoOn();
+  Status TryHandOver();
+  Result<size_t> SendByKernel(std::span<const iovec> pieces);
+  Result<size_t> ReceiveByKernel(std::span<const iovec> pieces);
+  Result<bool> TakeDataless();
+  Error EndFor(Error error);
 
   StreamSocket& socket_;
   const std::shared_ptr<const nvme::tls::Psk> psk_;
   nvme::tls::IdentityChoice& choice_;  // the key's, for this address
   const TlsNames::Queue queue_;
-  const bool has_both_;  // identities, or version 1 alone
+  const bool by_kernel_;                 // if it can
+  const char* not_by_kernel_ = nullptr;  // why not; nullptr also before it was tried
+  int kernel_error_ = 0;                 // ... and with which error
+  const bool has_both_;                  // identities, or version 1 alone
   const nvme::tls::IdentityVersion identity_;
   const std::unique_ptr<nvme::tls::Session> session_;
   bool is_full_ = false;
+  std::optional<Error> send_error_;  // by the kernel, which may have sent what was given all the same
 };
 
 }  // namespace cleat::modules

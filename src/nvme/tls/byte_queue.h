@@ -37,10 +37,15 @@ class ByteQueue {
     end_ -= begin_;
     begin_ = 0;
   }
+  // Gives the buffer back: without bytes and without space from then on.
+  void Free() {
+    buffer_.reset();
+    size_bytes_ = begin_ = end_ = 0;
+  }
 
  private:
-  const std::unique_ptr<uint8_t[]> buffer_;
-  const size_t size_bytes_;
+  std::unique_ptr<uint8_t[]> buffer_;
+  size_t size_bytes_;
   size_t begin_ = 0;
   size_t end_ = 0;
 };

@@ -11,6 +11,7 @@
 // OpenSSL allocates, for some microseconds.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -58,12 +59,17 @@ class IdentityChoice {
   // Whether there may be a connection by the next try: the one that was taken stays, or the other one has not been refused yet.
   bool Refused(IdentityVersion version, IdentityRefusal refusal);
 
+  // Beside the identity: this target's records can't be made by the kernel, so that connections from now on make them themselves.
+  void KeepFromKernel() { kept_from_kernel_.store(true, std::memory_order_relaxed); }
+  bool is_kept_from_kernel() const { return kept_from_kernel_.load(std::memory_order_relaxed); }
+
  private:
   mutable Mutex mutex_;
   std::optional<IdentityVersion> taken_ CLEAT_GUARDED_BY(mutex_);
   std::optional<IdentityVersion> refused_ CLEAT_GUARDED_BY(mutex_);  // the last one, since none is taken
   uint32_t refusals_of_taken_ CLEAT_GUARDED_BY(mutex_) = 0;
   uint32_t silences_of_taken_ CLEAT_GUARDED_BY(mutex_) = 0;
+  std::atomic<bool> kept_from_kernel_{false};
 };
 
 // What a TLS connection between one host and one subsystem is made with.

@@ -64,6 +64,15 @@ Result<RecordCipher> RecordCipher::Next() const {
   return Make(hash_, std::move(secret), use_);
 }
 
+Result<RecordKeys> RecordCipher::keys() const {
+  RecordKeys keys;
+  keys.hash = hash_;
+  keys.nonce_base = nonce_base_.Copy();
+  keys.sequence = sequence_;
+  CLEAT_ASSIGN(keys.key, ExpandLabel(hash_, secret_, "key", "", KeyBytesOf(hash_)));
+  return keys;
+}
+
 // The nonce of the next record, and its header, which is authenticated with it. A block more than the content has makes the tag.
 void RecordCipher::Begin(std::span<const uint8_t> header, size_t content_bytes) {
   blocks_ += (content_bytes + kBlockBytes - 1) / kBlockBytes + 1;

@@ -31,6 +31,15 @@ inline constexpr size_t kRecordPayloadBytesMax = kRecordDataBytesMax + 256;
 inline constexpr size_t kRecordOverheadBytes = kRecordHeaderBytes + 1 + kRecordTagBytes;
 
 inline constexpr size_t kBlockBytes = 16;
+inline constexpr size_t kNonceBytes = 12;
+
+// What a direction's records are made with from the next one on: for a kernel that is to make them (RFC 8446, 5.3 and 7.3).
+struct RecordKeys {
+  Hash hash = Hash::kSha256;  // AES-128-GCM, or AES-256-GCM with SHA-384
+  keys::Secret key;
+  keys::Secret nonce_base;  // kNonceBytes
+  uint64_t sequence = 0;
+};
 
 class RecordCipher {
  public:
@@ -51,6 +60,8 @@ class RecordCipher {
   bool Open(std::span<uint8_t> record);
   // A cipher with the keys that follow these (KeyUpdate). This one stays as it is. kResourceExhausted: no memory for keys.
   Result<RecordCipher> Next() const;
+  // This cipher's, which stays as it is: whoever goes on with them makes its next record. kResourceExhausted: no memory for keys.
+  Result<RecordKeys> keys() const;
   // Blocks of AES, of kBlockBytes, that the present key has been used for.
   uint64_t blocks() const { return blocks_; }
 
@@ -58,8 +69,6 @@ class RecordCipher {
   struct Free {
     void operator()(EVP_CIPHER_CTX* context) const;
   };
-  static constexpr size_t kNonceBytes = 12;
-
   RecordCipher(Hash hash, keys::Secret secret, Use use);
   Status SetKeys();
   void Begin(std::span<const uint8_t> header, size_t content_bytes);

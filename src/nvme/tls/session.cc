@@ -27,6 +27,11 @@ constexpr uint8_t kNewSessionTicket = 4;
 constexpr uint8_t kKeyUpdate = 24;
 constexpr uint8_t kMessageHeaderBytes = 4;
 
+constexpr const char* kInMessage = "the target has sent a record in the midst of a message";
+constexpr const char* kChanged =
+    "a record that was changed on its way, or is made with another key, has come";
+constexpr const char* kSpentKey = "the target has sent more than one key can protect, and no KeyUpdate";
+
 // What a NewSessionTicket may have: two numbers, a nonce, a ticket and extensions of up to 2^16 bytes each, with their lengths.
 constexpr uint32_t kTicketBytesMax = 4 + 4 + 1 + 255 + 2 + 65'535 + 2 + 65'534;
 
@@ -41,7 +46,25 @@ Result<std::unique_ptr<Session>> Session::Make(ConnectionKey key, const SessionL
 std::span<uint8_t> Session::InputSpace() {
   // Not while data of a record is left: it would be moved from under data_.
   if (data_.empty() && input_.space().size() < kRecordHeaderBytes + kRecordPayloadBytesMax) input_.Pack();
-  return input_.space();
+  const auto space = input_.space();
+  return established() ? space : space.first(std::min(space.size(), arrival_.wanted()));
+}
+
+void Session::Came(size_t bytes) {
+  if (!established()) arrival_.Take(input_.space().first(bytes));
+  input_.Add(bytes);
+}
+
+void Session::Arrival::Take(std::span<const uint8_t> bytes) {
+  CLEAT_CHECK(bytes.size() <= wanted());
+  if (header_bytes == kRecordHeaderBytes) {
+    payload_left -= bytes.size();
+  } else {
+    std::copy(bytes.begin(), bytes.end(), header.begin() + static_cast<ptrdiff_t>(header_bytes));
+    header_bytes += bytes.size();
+    if (header_bytes == kRecordHeaderBytes) payload_left = size_t{header[3]} << 8 | header[4];
+  }
+  if (wanted() == 0) header_bytes = 0;
 }
 
 Result<bool> Session::GoOn() {
@@ -70,6 +93,7 @@ Error Session::Fail(const Error& error) {
 }
 
 Error Session::Fail(uint8_t alert, std::string_view why) {
+  alert_ = alert;
   if (seal_) Push(ContentType::kAlert, std::array{kFatal, alert});
   return Fail({ErrorCode::kUnavailable, "TLS: " + std::string(why)});
 }
@@ -99,7 +123,7 @@ Status Session::UpdateSealingKey() {
 }
 
 Result<size_t> Session::Write(std::span<const iovec> pieces, size_t skip_bytes) {
-  CLEAT_CHECK(established());
+  CLEAT_CHECK(seal_.has_value());
   if (failed_) return *failed_;
   size_t taken = 0;
   size_t piece = 0;
@@ -137,13 +161,13 @@ Result<size_t> Session::Write(std::span<const iovec> pieces, size_t skip_bytes) 
 }
 
 void Session::Close() {
-  if (established() && !failed_) Push(ContentType::kAlert, std::array{kWarning, kCloseNotify});
+  if (seal_ && !failed_) Push(ContentType::kAlert, std::array{kWarning, kCloseNotify});
 }
 
 // ---- What comes
 
 Result<size_t> Session::Read(std::span<const iovec> pieces) {
-  CLEAT_CHECK(established());
+  CLEAT_CHECK(open_.has_value());
   if (failed_) return *failed_;
   size_t moved = 0;
   uint32_t records = 0;
@@ -183,13 +207,11 @@ Result<bool> Session::OpenRecord() {
   }
   if (bytes.size() < kRecordHeaderBytes + payload_bytes) return false;
   if (open_->blocks() >= limits_.opened_blocks) {
-    return Fail(kInternalError, "the target has sent more than one key can protect, and no KeyUpdate");
+    return Fail(kInternalError, kSpentKey);
   }
   record_bytes_ = kRecordHeaderBytes + payload_bytes;
   const std::span<uint8_t> record = bytes.first(record_bytes_);
-  if (!open_->Open(record)) {
-    return Fail(kBadRecordMac, "a record that was changed on its way, or is made with another key, has come");
-  }
+  if (!open_->Open(record)) return Fail(kBadRecordMac, kChanged);
   CLEAT_TRY(TakeContent(record.subspan(kRecordHeaderBytes, payload_bytes - kRecordTagBytes)));
   if (data_.empty()) input_.Take(std::exchange(record_bytes_, 0));
   return true;
@@ -205,9 +227,8 @@ Status Session::TakeContent(std::span<uint8_t> content) {
     return Fail(kRecordOverflow,
                 "the target has sent a record of " + std::to_string(content.size()) + " bytes of data");
   }
-  if (message_.is_begun() && type != ContentType::kHandshake)
-    return Fail(kUnexpectedMessage, "the target has sent a record in the midst of a message");
   if (type == ContentType::kData && !content.empty()) {
+    if (message_.is_begun()) return Fail(kUnexpectedMessage, kInMessage);
     idle_records_ = 0;
     if (key_updates_left_ < kKeyUpdatesMax && ++records_toward_key_update_ == kRecordsPerKeyUpdate) {
       records_toward_key_update_ = 0;
@@ -216,6 +237,11 @@ Status Session::TakeContent(std::span<uint8_t> content) {
     data_ = content;
     return Ok{};
   }
+  return TakeDataless(type, content);
+}
+
+Status Session::TakeDataless(ContentType type, std::span<const uint8_t> content) {
+  if (message_.is_begun() && type != ContentType::kHandshake) return Fail(kUnexpectedMessage, kInMessage);
   if (++idle_records_ > kIdleRecordsMax) {
     return Fail(kUnexpectedMessage, "the target has sent " + std::to_string(idle_records_) +
                                         " records in a row without data (KeyUpdate, session tickets)");
@@ -267,6 +293,7 @@ Status Session::TakeMessageByte(uint8_t byte, bool is_last) {
 
 Status Session::TakeKeyUpdate(uint8_t asks) {
   if (asks > 1) return Fail(kIllegalParameter, "the target has sent a KeyUpdate that asks for nonsense");
+  if (handed_over_) return FailFor(Unopened::kOtherKey);
   if (key_updates_left_ == 0) {
     return Fail(kUnexpectedMessage, "the target has sent more KeyUpdates than " +
                                         std::to_string(kKeyUpdatesMax) + ", and one for each " +
@@ -287,6 +314,76 @@ Status Session::TakeAlert(std::span<const uint8_t> bytes) {
   if (alert == kCloseNotify)
     return Fail({ErrorCode::kUnavailable, "TLS: connection lost: the target has closed it"});
   return Fail({ErrorCode::kUnavailable, "TLS: connection lost: " + TextOfAlert(alert)});
+}
+
+// ---- Records that the kernel makes
+
+bool Session::is_between_records() const {
+  return seal_.has_value() && !failed_ && input_.empty() && output_.empty() && data_.empty() &&
+         !message_.is_begun() && !answer_key_update_;
+}
+
+Result<TrafficKeys> Session::ExportKeys() const {
+  CLEAT_CHECK(is_between_records());
+  TrafficKeys keys;
+  CLEAT_ASSIGN(keys.seal, seal_->keys());
+  CLEAT_ASSIGN(keys.open, open_->keys());
+  return keys;
+}
+
+void Session::HandOver() {
+  CLEAT_CHECK(is_between_records());
+  sealed_blocks_ = seal_->blocks();
+  opened_blocks_ = open_->blocks();
+  seal_.reset();
+  open_.reset();
+  input_.Free();
+  output_.Free();
+  handed_over_ = true;
+}
+
+Status Session::MaySeal() {
+  CLEAT_CHECK(handed_over_);
+  if (failed_) return *failed_;
+  if (sealed_blocks_ < limits_.kernel_blocks) return Ok{};
+  return Fail(kInternalError, "as much was sent as one key can protect, and the kernel's can't be changed");
+}
+
+Status Session::Opened(size_t data_bytes) {
+  CLEAT_CHECK(handed_over_);
+  if (failed_) return *failed_;
+  if (message_.is_begun()) return Fail(kUnexpectedMessage, kInMessage);
+  opened_blocks_ += BlocksOf(data_bytes);
+  if (opened_blocks_ > limits_.kernel_blocks) return Fail(kInternalError, kSpentKey);
+  idle_records_ = 0;
+  return Ok{};
+}
+
+Status Session::TakeRecord(ContentType type, std::span<const uint8_t> content) {
+  CLEAT_CHECK(handed_over_);
+  if (failed_) return *failed_;
+  if (type == ContentType::kData && !content.empty())
+    return Fail(kInternalError, "the kernel has given data where it said that there is none");
+  return TakeDataless(type, content);
+}
+
+Error Session::FailFor(Unopened why) {
+  CLEAT_CHECK(handed_over_);
+  if (failed_) return *failed_;
+  switch (why) {
+    case Unopened::kChanged:
+      return Fail(kBadRecordMac, kChanged);
+    case Unopened::kTooLong:
+      return Fail(kRecordOverflow, "the target has sent a record that is too long");
+    case Unopened::kMalformed:
+      return Fail(kDecodeError, "the target has sent what is no record");
+    case Unopened::kOtherKey:
+      saw_key_update_ = true;
+      return Fail(kInternalError,
+                  "the target has changed its key, which the kernel can't follow; the next connection does "
+                  "without the kernel");
+  }
+  return *failed_;
 }
 
 }  // namespace cleat::nvme::tls

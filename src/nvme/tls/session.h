@@ -22,11 +22,16 @@
 // asks for none in return, and goes on to its next key once the present one has encrypted SessionLimits::sealed_blocks. The target's key is
 // the target's to change, and most never do; a session in which it has encrypted SessionLimits::opened_blocks ends.
 //
+// Records may be made by somebody else, the kernel, once the handshake is over: HandOver gives the keys away, and from then on the session keeps
+// the rules alone. Until then InputSpace has room for no byte behind the record that is coming, so that whoever goes on finds the next one
+// where the bytes come from. A KeyUpdate is an error then, as most kernels can't follow it.
+//
 // Source: RFC 8446. One thread at a time.
 #pragma once
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -50,8 +55,26 @@ struct SessionLimits {
   // 4 PiB: whoever sees them tells them from noise with a chance of 2^-33 (draft-irtf-cfrg-aead-limits, 5.1.1).
   static constexpr uint64_t kOpenedBlocks = uint64_t{1} << 48;
 
+  // 4 PiB as well, of a key that can't be changed: the kernel's, whichever way its records go.
+  static constexpr uint64_t kKernelBlocks = kOpenedBlocks;
+
   uint64_t sealed_blocks = kSealedBlocks;
   uint64_t opened_blocks = kOpenedBlocks;
+  uint64_t kernel_blocks = kKernelBlocks;
+};
+
+// Of both directions.
+struct TrafficKeys {
+  RecordKeys seal;
+  RecordKeys open;
+};
+
+// Why the kernel has not opened a record.
+enum class Unopened : uint8_t {
+  kChanged,    // it was not made with the target's key, or changed on its way
+  kTooLong,    // it has more bytes than a record may have
+  kMalformed,  // its header is that of no record
+  kOtherKey,   // it follows a KeyUpdate
 };
 
 class Session {
@@ -73,9 +96,10 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // ---- Bytes that come, and bytes to be sent.
-  // Where the next bytes go: never empty once Handshake or Read has used all that it can.
+  // Where the next bytes go: never empty once GoOn or Read has used all that it can. Until the handshake is over it ends with the record
+  // that is coming, at the latest.
   std::span<uint8_t> InputSpace();
-  void Came(size_t bytes) { input_.Add(bytes); }
+  void Came(size_t bytes);
   std::span<const uint8_t> output() const { return output_.bytes(); }
   void Sent(size_t bytes) { output_.Take(bytes); }
 
@@ -86,7 +110,7 @@ class Session {
   Result<bool> GoOn();
   // After an error of GoOn's: what it says of the key's identity.
   IdentityRefusal refusal() const { return handshake_ ? handshake_->refusal() : IdentityRefusal::kSilent; }
-  bool established() const { return seal_.has_value(); }
+  bool established() const { return seal_.has_value() || handed_over_; }
 
   // ---- Once the handshake is over. An error is for good: kUnavailable, or kResourceExhausted where there is no memory for new keys.
   // Encrypts into the output what the pieces have behind their first `skip_bytes`, as much as there is room for; returns how much that is.
@@ -97,7 +121,40 @@ class Session {
   // Says the orderly end in the output, if there is room.
   void Close();
 
+  // ---- For a kernel that is to make the records from here on.
+  // Nothing is half sent, half received or due, so that the next record of either direction begins behind this. Only where it is
+  // established.
+  bool is_between_records() const;
+  // Between records. kResourceExhausted: no memory for keys. The session goes on as if nothing had happened unless HandOver follows.
+  Result<TrafficKeys> ExportKeys() const;
+  // The keys are wiped here and the buffers freed: in the place of Write, Read and Close there is only what follows.
+  void HandOver();
+  bool handed_over() const { return handed_over_; }
+  // Before more data is sealed. kUnavailable: the key may encrypt no more.
+  Status MaySeal();
+  void Sealed(size_t data_bytes) { sealed_blocks_ += BlocksOf(data_bytes); }
+  // Of data that has come.
+  Status Opened(size_t data_bytes);
+  // Of a record without data that has come, or of a part of it.
+  Status TakeRecord(ContentType type, std::span<const uint8_t> content);
+  // The next record can't be opened.
+  Error FailFor(Unopened why);
+  // After an error: the alert that says so to the target. nullopt: there is none.
+  std::optional<uint8_t> alert() const { return alert_; }
+  bool failed() const { return failed_.has_value(); }
+  bool saw_key_update() const { return saw_key_update_; }
+
  private:
+  // How far the record has come that is coming.
+  struct Arrival {
+    std::array<uint8_t, kRecordHeaderBytes> header;
+    size_t header_bytes = 0;
+    size_t payload_left = 0;
+    size_t wanted() const {
+      return header_bytes < kRecordHeaderBytes ? kRecordHeaderBytes - header_bytes : payload_left;
+    }
+    void Take(std::span<const uint8_t> bytes);
+  };
   // The target's messages of the handshake's kind, which may be cut by records anywhere: how far the present one has come.
   struct Message {
     uint8_t header_bytes = 0;
@@ -107,8 +164,13 @@ class Session {
   };
 
   explicit Session(const SessionLimits& limits) : limits_(limits) {}
+  // With the block that makes the tag, for each record, of which there are no more than that.
+  static uint64_t BlocksOf(size_t data_bytes) {
+    return data_bytes / kBlockBytes + 2 * (data_bytes / kRecordDataBytesMax + 1);
+  }
   Result<bool> OpenRecord();
   Status TakeContent(std::span<uint8_t> content);
+  Status TakeDataless(ContentType type, std::span<const uint8_t> content);
   Status TakeMessages(std::span<const uint8_t> bytes);
   Status TakeMessageByte(uint8_t byte, bool is_last);
   Status TakeAlert(std::span<const uint8_t> bytes);
@@ -134,6 +196,13 @@ class Session {
   uint32_t records_toward_key_update_ = 0;
   bool answer_key_update_ = false;  // before the next data of ours
   std::optional<Error> failed_;
+  std::optional<uint8_t> alert_;
+  Arrival arrival_;  // until the handshake is over
+  // Once the kernel has the keys.
+  bool handed_over_ = false;
+  bool saw_key_update_ = false;
+  uint64_t sealed_blocks_ = 0;
+  uint64_t opened_blocks_ = 0;
 };
 
 }  // namespace cleat::nvme::tls

@@ -3,6 +3,7 @@
 // for.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -24,7 +25,7 @@
 #include "tests/unit/modules/nvmf_target.h"
 #include "tests/unit/modules/tls_front.h"
 
-// What the kernel answers to sends of this thread that a test wants to go otherwise. No event of the socket follows upon either.
+// What the kernel answers to calls of this thread that a test wants to go otherwise. No event of the socket follows upon either.
 namespace {
 
 struct SendFaults {
@@ -33,7 +34,29 @@ struct SendFaults {
 };
 thread_local SendFaults t_send_faults;
 
+// How far a kernel goes along that is asked to make the records; the real one may have none of it.
+enum class KernelTls : uint8_t { kReal, kNoModule, kNoCipher, kSealsOnly };
+thread_local KernelTls t_kernel_tls = KernelTls::kReal;
+
+int Refuse(int error_number) {
+  errno = error_number;
+  return -1;
+}
+
 }  // namespace
+
+extern "C" int setsockopt(int socket_fd, int level, int option, const void* value, socklen_t bytes) {
+  constexpr int kTls = 282;
+  constexpr int kReceive = 2;
+  const KernelTls kernel = t_kernel_tls;
+  if (kernel != KernelTls::kReal && level == IPPROTO_TCP && option == TCP_ULP)
+    return kernel == KernelTls::kNoModule ? Refuse(ENOENT) : 0;
+  if (kernel != KernelTls::kReal && level == kTls) {
+    if (kernel == KernelTls::kNoCipher) return Refuse(ENOENT);
+    return option == kReceive ? Refuse(ENOMEM) : 0;
+  }
+  return static_cast<int>(syscall(SYS_setsockopt, socket_fd, level, option, value, bytes));
+}
 
 extern "C" ssize_t sendmsg(int socket_fd, const msghdr* message, int flags) {
   SendFaults& faults = t_send_faults;
@@ -298,6 +321,46 @@ TEST_F(NvmfTlsQueue, APartThatTheKernelTookIsFollowedByTheRestWithoutAnEvent) {
     EXPECT_EQ(t_send_faults.part_bytes, 0U);
     queue_->Abort({ErrorCode::kCancelled, "over"});
   }
+}
+
+TEST_F(NvmfTlsQueue, AKernelThatCantMakeTheRecordsChangesNothing) {
+  TlsFront front(NamesOf(test::kTlsKeys[0]), target_.port());
+  GiveKey(test::kTlsKeys[0]);
+  for (const auto& [kernel, text] :
+       {std::pair(KernelTls::kNoModule, "it has no module tls"), std::pair(KernelTls::kNoCipher, "cipher")}) {
+    t_kernel_tls = kernel;
+    owner_ = {};
+    MakeLive(front.port());
+    t_kernel_tls = KernelTls::kReal;
+    EXPECT_NE(queue_->tls_maker().find(text), std::string::npos) << queue_->tls_maker();
+    WritesAndReads(target_);
+    queue_->Abort({ErrorCode::kCancelled, "over"});
+  }
+}
+
+// What it has taken can't be had back, so that the connection ends, and the next one is made without it.
+TEST_F(NvmfTlsQueue, AKernelThatTakesTheKeysOfOneDirectionAloneIsLeftAloneFromThenOn) {
+  TlsFront front(NamesOf(test::kTlsKeys[0]), target_.port());
+  GiveKey(test::kTlsKeys[0]);
+  t_kernel_tls = KernelTls::kSealsOnly;
+  EXPECT_EQ(CodeOfTry(front.port()), ErrorCode::kResourceExhausted);
+  EXPECT_TRUE(Says("can't open them")) << owner_.ended->message;
+  owner_ = {};
+  MakeLive(front.port());
+  t_kernel_tls = KernelTls::kReal;
+  EXPECT_NE(queue_->tls_maker().find("it can't follow"), std::string::npos) << queue_->tls_maker();
+  WritesAndReads(target_);
+}
+
+TEST_F(NvmfTlsQueue, TheKernelIsNotAskedWhereThatIsSwitchedOff) {
+  TlsFront front(NamesOf(test::kTlsKeys[0]), target_.port());
+  GiveKey(test::kTlsKeys[0]);
+  tls_.by_kernel = false;
+  t_kernel_tls = KernelTls::kSealsOnly;
+  MakeLive(front.port());
+  t_kernel_tls = KernelTls::kReal;
+  EXPECT_NE(queue_->tls_maker().find("switched off"), std::string::npos) << queue_->tls_maker();
+  WritesAndReads(target_);
 }
 
 TEST_F(NvmfTlsQueue, ATargetWithoutTlsIsNamed) {
