@@ -179,6 +179,10 @@ class Device {
     kAttachFailed,  // as kDetached, where no engine had it before this one; else as kStaysAttached: a guest is on it, perhaps
   };
   virtual void SetParting(Parting /*parting*/) {}
+  // Another host is to have the disk as soon as Release can give it to that one (kToOtherHost), which ends this; so does a detach. Engines to
+  // come know it where the device has memory that outlives an engine; elsewhere it is forgotten. While it is acquired.
+  virtual void SetLeaving(bool /*leaving*/) {}
+  virtual bool is_leaving() const { return false; }
 
   // No channel is left. After it the device is only destroyed.
   virtual Task<Status> Close() { co_return Ok{}; }

@@ -31,6 +31,10 @@ void DiskDoubt::GiveUp() {
   if (log_ != nullptr && log_->is_owned()) log_->GiveUp();
 }
 
+void DiskDoubt::SetLeaving(bool leaving) {
+  if (log_ != nullptr && log_->is_owned()) log_->SetLeaving(leaving);
+}
+
 void DiskDoubt::Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts) {
   if (MayPublish()) return;
   LogFound(log_->Take(ledger_, DrawLife(), owner_.LivingLives()), disk_bytes, accepts);

@@ -54,8 +54,11 @@ class DiskDoubt {
   bool may_have_changed_hands() const { return log_ == nullptr || log_->has_changed_hands(); }
   // Once it is owned: no engine had the disk since it was last detached. Without a log nobody knows.
   bool is_first() const { return log_ != nullptr && log_->is_first(); }
-  // The disk is detached. While it is owned.
+  // The disk is detached, or another host's. While it is owned.
   void GiveUp();
+  // Another host is to have the disk, which GiveUp ends. While it is owned; without a log nobody knows.
+  void SetLeaving(bool leaving);
+  bool is_leaving() const { return log_ != nullptr && log_->log().is_leaving(); }
   // The log, if there is one, is this engine's from now on. `rows`: reactors that have joined. `accepts`: writes do not wait for what it
   // has, for people.
   void Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts);

@@ -72,6 +72,9 @@ class NvmfDisk final : public NvmfChannelOwner,
   // kAborted: it can't be given to another host yet (Parting::kToOtherHost), and stays this engine's.
   Task<Status> Release();
   void SetParting(block::Device::Parting parting) { parting_ = parting; }
+  // As in block/device.h: known to this host's engines by the log.
+  void SetLeaving(bool leaving) { doubt_.SetLeaving(leaving); }
+  bool is_leaving() const { return doubt_.is_leaving(); }
   // No channel is left. With `shutdown` the controller is told.
   Task<void> Close(bool shutdown);
 

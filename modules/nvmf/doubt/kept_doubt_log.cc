@@ -108,6 +108,11 @@ void KeptDoubtLog::GiveUp() {
   log_.GiveUp();
 }
 
+void KeptDoubtLog::SetLeaving(bool leaving) {
+  CLEAT_CHECK(is_owned_);
+  log_.SetLeaving(leaving);
+}
+
 void KeptDoubtLog::Yield() {
   is_taken_ = false;
   if (std::exchange(is_owned_, false)) CLEAT_CHECK(SetLock(lock_, F_UNLCK));

@@ -48,8 +48,10 @@ class KeptDoubtLog {
   bool has_changed_hands() const { return has_changed_hands_; }
   // While it is owned: no engine had the disk since it was last detached.
   bool is_first() const { return claim_ && claim_->is_first; }
-  // The disk is detached: whoever owns it next is the first. While it is owned.
+  // The disk is detached, or another host's: whoever owns it next is the first. While it is owned.
   void GiveUp();
+  // For engines to come, too (DoubtLog::SetLeaving). While it is owned.
+  void SetLeaving(bool leaving);
   // For engines to come, too (DoubtLog::HoldReservationUntil).
   void HoldReservationUntil(uint32_t second) { log_.HoldReservationUntil(second); }
 

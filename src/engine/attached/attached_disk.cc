@@ -78,7 +78,10 @@ Task<Status> AttachedDisk::Acquire() {
   if (owned_) co_return Ok{};
   Status acquired = co_await pipeline_->Acquire();
   owned_ = acquired.ok();
-  if (owned_) AddCounters();
+  if (owned_) {
+    AddCounters();
+    if (pipeline_->device().is_leaving()) acquire_pending = true;
+  }
   co_return acquired;
 }
 
@@ -96,6 +99,7 @@ void AttachedDisk::LogNotReleased(const Error& error) {
 Task<Status> AttachedDisk::ReleaseToOtherHost() {
   if (!owned_) co_return Ok{};
   block::Device& device = pipeline_->device();
+  device.SetLeaving(true);
   device.SetParting(block::Device::Parting::kToOtherHost);
   Status released = co_await pipeline_->Release();
   device.SetParting(block::Device::Parting::kToNextEngine);

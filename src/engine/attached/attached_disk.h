@@ -36,14 +36,16 @@ class AttachedDisk {
   ~AttachedDisk();  // closed
 
   Task<Status> Open();
-  // OK also when it is owned already.
+  // OK also when it is owned already. What an engine before was giving to another host is acquire_pending then.
   Task<Status> Acquire();
   // How long Acquire waits for an owner that seems to be going; as its storage thinks right when it was not told.
   void SetAcquireTimeout(uint64_t wait_ns) { pipeline_->device().SetAcquireTimeout(wait_ns); }
   // Nothing is in flight. The same again is OK; after an error it is not known whether somebody else can acquire it.
   Task<Status> Release();
-  // As Release, for another host. kAborted: not yet, and it is owned as before.
+  // As Release, for another host. kAborted: not yet, and it is owned as before, but for that host: acquire_pending, also with engines to come.
   Task<Status> ReleaseToOtherHost();
+  // The guest has come back before another host had it. Owned.
+  void StayHere() { pipeline_->device().SetLeaving(false); }
   // Its counters go on from these: of another engine that had it. Owned.
   Task<void> ImportCounters(const observe::CarriedCounters& carried);
   // The guest device has let go of it: nothing is in flight.

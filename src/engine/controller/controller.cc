@@ -166,17 +166,18 @@ Task<Status> Controller::Attach(const AttachmentSpec& attachment) {
   }
   if (stands_by_) {
     SetState(*target.disk, AttachmentState::kStandby, "");
-  } else if (target.disk->acquire_pending) {
+  } else if (!target.disk->owned()) {
     SetState(*target.disk, AttachmentState::kIncoming, kIncomingMessage);
   } else {
     SetState(*target.disk, AttachmentState::kActive, "");
+    if (target.disk->acquire_pending) ownership_.GoOnReleasing();
   }
   Changed();
   if (stands_by_) {
     spdlog::info("{}: prepared on {}: target {}", attachment.disk.name, spec_.name, attachment.target);
   } else {
     spdlog::info("{}: attached to {}: target {}{}", attachment.disk.name, spec_.name, attachment.target,
-                 target.disk->acquire_pending ? ", incoming" : "");
+                 target.disk->owned() ? "" : ", incoming");
   }
   co_return Ok{};
 }

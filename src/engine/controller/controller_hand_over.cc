@@ -34,6 +34,7 @@ Task<Status> Controller::AcquireAll() {
 Task<void> Controller::ReleaseAll() {
   const auto release = [](const std::unique_ptr<Target>& target) -> Task<void> {
     if (target->disk == nullptr) co_return;
+    target->disk->acquire_pending = false;   // who acquires it next learns anew whether it is leaving
     (void)co_await target->disk->Release();  // whoever acquires it finds out, and the log has it
   };
   co_await ForEachConcurrently(context_.control, targets_, release);
@@ -110,6 +111,7 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
   }
   stands_by_ = false;
   SetStates(AttachmentState::kStandby, AttachmentState::kActive);
+  if (!ownership_.owned()) ownership_.GoOnReleasing();
   spdlog::info("{}: taken; it is served here", spec_.name);
   co_return Ok{};
 }

@@ -170,6 +170,7 @@ Task<Status> DiskOwnership::AcquireOne(Target& target) {
   disk.SetAcquireTimeout(kAcquireTimeoutNs);
   Status acquired = co_await disk.Acquire();
   CLEAT_CO_TRY(acquired);
+  disk.StayHere();
   // Before the guest asks for what the last host let it grow to.
   const ResizeSpec grown{disk.spec.disk.name, disk.grown_bytes()};
   if (grown.size_bytes <= disk.spec.disk.size_bytes) co_return acquired;

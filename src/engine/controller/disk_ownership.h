@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which of a controller's disks are still to be acquired before its guest may run: those of a VM that migrates here
-// (AttachmentSpec::incoming), and those that were handed off when it migrated away. All of them or none: a guest is let in
+// (AttachmentSpec::incoming), and those that were handed off when it migrated away, be it from an engine before this one. All of them or none: a guest is let in
 // only with all its disks, and what was acquired in vain is released before it is tried again, so that two sides can't
 // each hold half.
 //
@@ -49,6 +49,8 @@ class DiskOwnership final : public vhost::Ownership {
   void HandOff() override;
   std::string pending_reason() const override;
 
+  // A disk was acquired that an engine before was giving to another host (AttachedDisk::Acquire): that goes on, unless rings want it.
+  void GoOnReleasing() { Kick(); }
   // Rings run, or want to: a disk that comes now has to be acquired before the guest sees it.
   bool wanted() const { return wanted_; }
   // Returns when nothing is being acquired or released any more. No front end is left, and every target's mutex is held.

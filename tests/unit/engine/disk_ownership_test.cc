@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct Storage {
   std::map<std::string, uint64_t> bytes;
   std::map<std::string, std::string> broken;  // can't be acquired: why
   std::map<std::string, std::string> stuck;   // can't be given to another host yet: why
+  std::map<std::string, bool> leaving;        // what each host's engines have kept, by host and disk
 };
 
 class LockDevice final : public block::Device {
@@ -65,8 +67,15 @@ class LockDevice final : public block::Device {
     const std::string stuck = storage_.stuck[name()];
     if (!stuck.empty() && parting_ == Parting::kToOtherHost)
       co_return Error(ErrorCode::kAborted, name() + ": " + stuck);
+    if (parting_ == Parting::kStaysAttached) co_return Ok{};  // for the next engine
     storage_.owners[name()].clear();
+    if (parting_ == Parting::kToOtherHost || parting_ == Parting::kDetached) SetLeaving(false);
     co_return Ok{};
+  }
+  void SetLeaving(bool leaving) override { storage_.leaving[host_ + name()] = leaving; }
+  bool is_leaving() const override {
+    const auto found = storage_.leaving.find(host_ + name());
+    return found != storage_.leaving.end() && found->second;
   }
   void SetParting(Parting parting) override { parting_ = parting; }
   Task<Status> Resize(uint64_t size_bytes) override {
@@ -128,25 +137,31 @@ class Side {
                  [](const std::string&) {},
                  [](const std::string&, uint32_t) {},
                  [](const std::string&, const std::string&, uint64_t) {}},
-        controller_(context_, SpecOf(host), nullptr, {}) {
-    EXPECT_TRUE(Call([&] { return controller_.Serve(); }).ok());
+        host_(host) {
+    StartEngine();
   }
-  ~Side() { EXPECT_TRUE(reactors_.Await(controller_.Close(Controller::CloseMode::kDetach)).ok()); }
+  ~Side() { StopEngine(); }
+
+  // Of the host: what it has acquired stays the host's.
+  void RestartEngine() {
+    StopEngine();
+    StartEngine();
+  }
 
   Status Attach(uint32_t target, const std::string& disk, bool incoming) {
     AttachmentSpec spec;
-    spec.controller = controller_.spec().name;
+    spec.controller = controller_->spec().name;
     spec.target = target;
     spec.disk.name = disk;
     spec.disk.size_bytes = kBytes;
     spec.incoming = incoming;
-    return reactors_.Await(controller_.Attach(spec));
+    return reactors_.Await(controller_->Attach(spec));
   }
   void AttachBoth(bool incoming) {
     EXPECT_TRUE(Attach(0, "disks/x", incoming).ok());
     EXPECT_TRUE(Attach(1, "disks/y", incoming).ok());
   }
-  Status Detach(uint32_t target) { return reactors_.Await(controller_.Detach(target)); }
+  Status Detach(uint32_t target) { return reactors_.Await(controller_->Detach(target)); }
 
   // The front end's part, on control.
   void AcquireAsync() {
@@ -166,15 +181,23 @@ class Side {
 
   std::vector<AttachmentState> states() const {
     std::vector<AttachmentState> states;
-    for (const AttachmentReport& report : controller_.Attachments()) states.push_back(report.state);
+    for (const AttachmentReport& report : controller_->Attachments()) states.push_back(report.state);
     return states;
   }
-  std::string message(uint32_t target) const { return controller_.Attachment(target)->message; }
-  uint64_t bytes(uint32_t target) const { return controller_.Attachment(target)->spec.disk.size_bytes; }
+  std::string message(uint32_t target) const { return controller_->Attachment(target)->message; }
+  uint64_t bytes(uint32_t target) const { return controller_->Attachment(target)->spec.disk.size_bytes; }
 
   int told = 0;
 
  private:
+  void StartEngine() {
+    controller_.emplace(context_, SpecOf(host_), nullptr, DescriptorBudget::Reservation());
+    EXPECT_TRUE(Call([&] { return controller_->Serve(); }).ok());
+  }
+  void StopEngine() {
+    EXPECT_TRUE(reactors_.Await(controller_->Close(Controller::CloseMode::kDetach)).ok());
+    controller_.reset();
+  }
   static ControllerSpec SpecOf(const std::string& host) {
     ControllerSpec spec;
     spec.name = "controllers/" + host;
@@ -197,7 +220,8 @@ class Side {
   Disks disks_;
   Endpoints endpoints_;
   ControllerContext context_;
-  Controller controller_;
+  const std::string host_;
+  std::optional<Controller> controller_;  // the engine's
 };
 
 class DiskOwnershipTest : public testing::Test {
@@ -330,6 +354,44 @@ TEST_F(DiskOwnershipTest, AGuestThatComesBackHasWhatWasNotGivenUp) {
   EXPECT_EQ(source.states(), States({kActive, kActive}));
   EXPECT_EQ(source.message(1), "");
   EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "sourcesource");
+}
+
+TEST_F(DiskOwnershipTest, WhatCantBeGivenUpYetIsGivenUpByTheNextEngine) {
+  source.AttachBoth(false);
+  target.AttachBoth(true);
+  storage.stuck["disks/y"] = "writes are in doubt";
+  source.HandOff();
+  target.AcquireAsync();
+  EXPECT_TRUE(reactors.RunUntil([&] { return OwnerOf("x") != "source" && !source.message(1).empty(); }));
+  source.RestartEngine();
+  EXPECT_TRUE(source.Attach(0, "disks/x", true).ok());
+  EXPECT_TRUE(source.Attach(1, "disks/y", false).ok());
+  RunFor(5 * kNsPerSecond);
+  EXPECT_EQ(source.states(), States({kIncoming, kActive}));
+  EXPECT_EQ(source.message(1), "disks/y: writes are in doubt");
+  EXPECT_EQ(target.told, 0);
+  storage.stuck.clear();
+  EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
+  EXPECT_EQ(source.states(), States({kIncoming, kReleased}));
+}
+
+TEST_F(DiskOwnershipTest, AGuestThatComesBackToTheNextEngineHasWhatWasNotGivenUp) {
+  source.AttachBoth(false);
+  storage.stuck = {{"disks/x", "writes are in doubt"}, {"disks/y", "writes are in doubt"}};
+  source.HandOff();
+  EXPECT_TRUE(reactors.RunUntil([&] { return !source.message(0).empty() && !source.message(1).empty(); }));
+  source.RestartEngine();
+  source.AttachBoth(false);
+  source.AcquireAsync();
+  EXPECT_TRUE(reactors.RunUntil([&] { return source.told == 1; }));
+  storage.stuck.clear();
+  RunFor(5 * kNsPerSecond);
+  EXPECT_EQ(source.states(), States({kActive, kActive}));
+  EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "sourcesource");
+  source.RestartEngine();
+  source.AttachBoth(false);
+  RunFor(5 * kNsPerSecond);
+  EXPECT_EQ(source.states(), States({kActive, kActive})) << "that is over";
 }
 
 TEST_F(DiskOwnershipTest, TheGuestGoesOnWhenWhatItWaitedForIsDetached) {

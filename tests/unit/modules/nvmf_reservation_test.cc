@@ -500,6 +500,21 @@ TEST_F(NvmfReservation, WhatIsInDoubtKeepsADiskOnItsHost) {
   EXPECT_EQ(Registered(), 0U);
 }
 
+TEST_F(NvmfReservation, TheNextEngineKnowsThatADiskIsLeavingUntilItHasLeft) {
+  const LogFile log;
+  OpenWith(log);
+  EXPECT_FALSE(rig_.device->is_leaving());
+  rig_.device->SetLeaving(true);
+  Part(block::Device::Parting::kStaysAttached);
+  OpenWith(log);
+  EXPECT_TRUE(rig_.device->is_leaving());
+  rig_.device->SetParting(block::Device::Parting::kToOtherHost);
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
+  EXPECT_EQ(Registered(), 0U);
+  ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
+  EXPECT_FALSE(rig_.device->is_leaving());
+}
+
 // A target that lets one path out, and says nothing on the other one.
 TEST_F(NvmfReservation, ADiskThatIsNotGivenAwayWholeGoesOnByEachPath) {
   NvmfTarget& second = rig_.AddPath(WithReservations());

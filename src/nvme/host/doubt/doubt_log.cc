@@ -196,13 +196,29 @@ bool DoubtLog::IsConfirmed() const {
 DoubtLog::Claimed DoubtLog::Claim() {
   std::atomic_ref claims(header_->claims);
   const uint32_t before = claims.load(std::memory_order_acquire);
-  const uint32_t number = (before + 1) & ~kSomebodys;
-  claims.store(number | kSomebodys, std::memory_order_release);
-  return {.number = number, .is_first = (before & kSomebodys) == 0};
+  const uint32_t number = (before + 1) & kClaimMask;
+  const bool is_first = (before & kSomebodys) == 0;
+  const uint32_t leaving = is_first ? 0 : before & kLeaving;
+  claims.store(number | kSomebodys | leaving, std::memory_order_release);
+  return {.number = number, .is_first = is_first};
 }
 
 void DoubtLog::GiveUp() {
-  std::atomic_ref(header_->claims).fetch_and(~kSomebodys, std::memory_order_acq_rel);
+  std::atomic_ref(header_->claims).fetch_and(kClaimMask, std::memory_order_acq_rel);
+}
+
+void DoubtLog::SetLeaving(bool leaving) {
+  std::atomic_ref claims(header_->claims);
+  if (leaving) {
+    claims.fetch_or(kLeaving, std::memory_order_acq_rel);
+  } else {
+    claims.fetch_and(~kLeaving, std::memory_order_acq_rel);
+  }
+}
+
+bool DoubtLog::is_leaving() const {
+  constexpr uint32_t kBoth = kSomebodys | kLeaving;
+  return (std::atomic_ref(header_->claims).load(std::memory_order_acquire) & kBoth) == kBoth;
 }
 
 void DoubtLog::HoldReservationUntil(uint32_t second) {

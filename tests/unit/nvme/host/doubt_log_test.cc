@@ -86,6 +86,38 @@ TEST_F(TheDoubtLog, IsClaimedByOneEngineAfterTheOtherAndLosesNothingByThat) {
   EXPECT_EQ(log.Read(), std::vector{kOld});
 }
 
+TEST_F(TheDoubtLog, SaysToEnginesToComeThatTheDiskIsLeavingUntilItHasLeft) {
+  std::vector<uint64_t> memory(memory_.size());
+  DoubtLog log = DoubtLog::View(Bytes(memory), kShape);
+  const uint32_t number = log.Claim().number;
+  EXPECT_FALSE(log.is_leaving());
+  log.SetLeaving(true);
+  const DoubtLog::Claimed next = log.Claim();
+  EXPECT_TRUE(log.is_leaving());
+  EXPECT_EQ(next.number, number + 1);
+  EXPECT_FALSE(next.is_first);
+  log.SetLeaving(false);
+  EXPECT_FALSE(log.is_leaving()) << "its guest has come back";
+  log.SetLeaving(true);
+  log.GiveUp();
+  EXPECT_FALSE(log.is_leaving());
+  EXPECT_TRUE(log.Claim().is_first);
+  EXPECT_FALSE(log.is_leaving());
+}
+
+TEST_F(TheDoubtLog, IsNotLeavingWhereAnOlderEngineHasGivenItUp) {
+  constexpr size_t kClaims = 56 / sizeof(uint64_t);  // the header's word that has them in its lower half
+  constexpr uint64_t kSomebodys = uint64_t{1} << 31;
+  std::vector<uint64_t> memory(memory_.size());
+  DoubtLog log = DoubtLog::View(Bytes(memory), kShape);
+  (void)log.Claim();
+  log.SetLeaving(true);
+  memory[kClaims] &= ~kSomebodys;  // all that it knows of
+  EXPECT_FALSE(log.is_leaving());
+  EXPECT_TRUE(log.Claim().is_first);
+  EXPECT_FALSE(log.is_leaving());
+}
+
 TEST_F(TheDoubtLog, WasSomebodysIfItIsLost) {
   std::vector<uint64_t> memory(memory_.size());
   const auto header = DoubtLog::LostHeader(kNumber);
