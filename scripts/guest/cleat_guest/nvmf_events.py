@@ -38,11 +38,11 @@ def wait_for(what, get, there):
 
 
 class RemoteDisk:
-    """The disk `remote` of `cleat`, in a namespace of that subsystem's."""
+    """The disk `remote` of `cleat`, in a namespace of that subsystem's. `options`: further ones of `cleatctl subsystem create`."""
 
-    def __init__(self, cleat, addresses, *, nqn, uuid, size_bytes, keep_alive_ms):
+    def __init__(self, cleat, addresses, *, nqn, uuid, size_bytes, keep_alive_ms, options=()):
         self.cleat = cleat
-        cleat.ctl("subsystem", "create", "peer", "--nqn", nqn, "--keep-alive-ms", str(keep_alive_ms),
+        cleat.ctl("subsystem", "create", "peer", "--nqn", nqn, "--keep-alive-ms", str(keep_alive_ms), *options,
                   *(word for address in addresses for word in ("--address", address)))
         cleat.ctl("disk", "create", "remote", "--size", str(size_bytes), "--nvme-tcp", "peer", "--namespace", uuid)
 

@@ -236,6 +236,12 @@ class SpdkNamespace:
         """Its controllers, of which each path has one."""
         return {one["cntlid"] for one in self._target.rpc("nvmf_subsystem_get_controllers", nqn=self._nqn)}
 
+    def lives_by(self, path):
+        """Those by that path."""
+        address = self.addresses[path].rsplit(":", 1)[0]
+        return {one["cntlid"] for one in self._target.rpc("nvmf_subsystem_get_qpairs", nqn=self._nqn)
+                if one["listen_address"]["traddr"] == address}
+
     def queues(self):
         """How many connections it has, of which each controller has one for its admin queue."""
         return len(self._target.rpc("nvmf_subsystem_get_qpairs", nqn=self._nqn))
