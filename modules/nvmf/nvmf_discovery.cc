@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/nvmf/nvmf_discovery.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "modules/nvmf/login/login_arithmetic.h"
 #include "modules/nvmf/socket/tcp_queue.h"
 #include "nvme/host/discovery.h"
 #include "reactor/reactor.h"
@@ -22,6 +24,7 @@ DiscoveryConfig ConfigOf(const NvmfDiscovery& options) {
   config.who = "the discovery service at " + nvme::fabrics::TextOfAddress(options.address);
   config.host = options.host;
   config.timeout_ns = options.timeout_ns;
+  if (options.seen) config.kato_ms = options.kato_ms;
   return config;
 }
 
@@ -31,6 +34,9 @@ TcpQueueOptions QueueOptionsOf(const NvmfDiscovery& options, const DiscoveryConf
   connection.depth = config.admin_entries - 1;
   TcpQueueOptions queue(options.address, std::move(connection));
   queue.connect_timeout_ns = options.timeout_ns;
+  queue.tls = {.psk = options.psk,
+               .host_nqn = options.host.nqn,
+               .subsystem_nqn = std::string(nvme::fabrics::kDiscoveryNqn)};
   return queue;
 }
 
@@ -39,11 +45,17 @@ class Reading final : private nvme::host::DiscoveryOwner {
  public:
   Reading(const NvmfDiscovery& options, Reactor& reactor)
       : reactor_(reactor),
+        options_(options),
         over_(reactor),
         config_(ConfigOf(options)),
-        discovery_(config_, *this),
+        arithmetic_(options.arithmetic, {std::string(nvme::fabrics::kDiscoveryNqn), config_.who}, reactor,
+                    [this] { discovery_.Computed(); }),
+        discovery_(WithChap(), *this),
         admin_(QueueOptionsOf(options, config_), reactor, discovery_) {}
-  ~Reading() { tick_.Cancel(); }
+  ~Reading() {
+    tick_.Cancel();
+    if (options_.arithmetic != nullptr) options_.arithmetic->Forget(config_.who);
+  }
   Reading(const Reading&) = delete;
   Reading& operator=(const Reading&) = delete;
 
@@ -63,7 +75,14 @@ class Reading final : private nvme::host::DiscoveryOwner {
     Reading& reading;
   };
 
+  DiscoveryConfig WithChap() {
+    DiscoveryConfig config = config_;
+    config.chap = arithmetic_.ChapWith(options_.chap);
+    return config;
+  }
+  void Seen(const DiscoveryLog& log) override { options_.seen(log); }
   void Discovered(Result<DiscoveryLog> log) override {
+    arithmetic_.Cancel();
     result_.emplace(std::move(log));
     over_.Set();
   }
@@ -74,22 +93,26 @@ class Reading final : private nvme::host::DiscoveryOwner {
   }
 
   Reactor& reactor_;
+  const NvmfDiscovery& options_;
   Event over_;
   const DiscoveryConfig config_;
+  LoginArithmetic arithmetic_;
   std::optional<Result<DiscoveryLog>> result_;
   Discovery discovery_;  // outlives the queue, whose owner it is
   TcpQueue admin_;
   TickTimer tick_{*this};
 };
 
-}  // namespace
-
-Task<Result<DiscoveryLog>> DiscoverNvmf(NvmfDiscovery options) {
-  CLEAT_CO_TRY(nvme::fabrics::CheckHostIdentity(options.host));
+Status Check(const NvmfDiscovery& options) {
+  CLEAT_TRY(nvme::fabrics::CheckHostIdentity(options.host));
   if (options.address.port == 0)
-    co_return Error(ErrorCode::kInvalidArgument, "a discovery service has no port 0");
+    return Error(ErrorCode::kInvalidArgument, "a discovery service has no port 0");
   if (options.timeout_ns == 0)
-    co_return Error(ErrorCode::kInvalidArgument, "a discovery service can't answer in no time");
+    return Error(ErrorCode::kInvalidArgument, "a discovery service can't answer in no time");
+  return Ok{};
+}
+
+Task<Result<DiscoveryLog>> ReadOnce(const NvmfDiscovery& options) {
   Reading reading(options, *Reactor::Current());
   reading.Start();
   if (!co_await reading.over().Wait(options.cancel)) {
@@ -97,6 +120,26 @@ Task<Result<DiscoveryLog>> DiscoverNvmf(NvmfDiscovery options) {
     co_await reading.over().Wait();
   }
   co_return reading.TakeResult();
+}
+
+// Which of the key's two identities the next connection offers.
+std::optional<nvme::tls::IdentityVersion> NextIdentity(const NvmfDiscovery& options) {
+  if (options.psk == nullptr) return std::nullopt;
+  return options.psk->choice(nvme::fabrics::TextOfAddress(options.address)).next();
+}
+
+}  // namespace
+
+// A target that does not know the key by one identity may know it by the other, which takes a connection more.
+Task<Result<DiscoveryLog>> DiscoverNvmf(NvmfDiscovery options) {
+  CLEAT_CO_TRY(Check(options));
+  const Reactor& reactor = *Reactor::Current();
+  const uint64_t deadline_ns = reactor.now_ns() + options.timeout_ns;
+  const auto identity = NextIdentity(options);
+  auto log = co_await ReadOnce(options);
+  if (log || NextIdentity(options) == identity || reactor.now_ns() >= deadline_ns) co_return log;
+  options.timeout_ns = deadline_ns - reactor.now_ns();
+  co_return co_await ReadOnce(options);
 }
 
 }  // namespace cleat::modules

@@ -51,6 +51,8 @@ struct SubsystemArguments {
   std::string nqn;
   std::vector<std::string> addresses;
   std::string discover;  // the discovery service that has the addresses; or where to discover
+  bool discover_with_secrets = false;
+  bool watch = false;
   std::string host_nqn;
   std::string host_id;
   std::optional<bool> header_digest;
@@ -91,7 +93,9 @@ Status ReadSecret(const SecretArgument& argument, v1::SubsystemSpec& spec) {
   return empty ? Status(BadSecretFile(option, argument.file, "there is nothing in it")) : Status(Ok{});
 }
 
-void WipeSecrets(v1::SubsystemSpec& spec) {
+// Of a spec, or of a request to discover.
+template <typename Message>
+void WipeSecrets(Message& spec) {
   const auto wipe = [](v1::Secret* secret) {
     if (secret->has_plain_key()) WipeText(*secret->mutable_plain_key());
   };
@@ -120,11 +124,16 @@ Status ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& s
   return Ok{};
 }
 
-v1::DiscoverSubsystemsRequest DiscoveryOf(const SubsystemArguments& arguments) {
+// With the secrets of `spec`, if there are any.
+v1::DiscoverSubsystemsRequest DiscoveryOf(const SubsystemArguments& arguments,
+                                          const v1::SubsystemSpec& spec) {
   v1::DiscoverSubsystemsRequest request;
   request.set_address(arguments.discover);
   request.set_host_nqn(arguments.host_nqn);
   request.set_host_id(arguments.host_id);
+  if (spec.has_dhchap_secret()) *request.mutable_dhchap_secret() = spec.dhchap_secret();
+  if (spec.has_dhchap_ctrl_secret()) *request.mutable_dhchap_ctrl_secret() = spec.dhchap_ctrl_secret();
+  if (spec.has_tls_psk()) *request.mutable_tls_psk() = spec.tls_psk();
   return request;
 }
 
@@ -138,8 +147,9 @@ ExitCode CreateSubsystem(Client& client, const SubsystemArguments& arguments) {
     return Fail(kUsage, status.error().message);
   }
   if (!arguments.discover.empty()) {
-    const ExitCode found =
-        DiscoverAddresses(client, DiscoveryOf(arguments), arguments.nqn, *spec.mutable_addresses());
+    auto discovery = DiscoveryOf(arguments, arguments.discover_with_secrets ? spec : v1::SubsystemSpec());
+    const ExitCode found = DiscoverAddresses(client, discovery, arguments.nqn, *spec.mutable_addresses());
+    WipeSecrets(discovery);
     if (found != kOk) {
       WipeSecrets(spec);
       return found;
@@ -152,9 +162,24 @@ ExitCode CreateSubsystem(Client& client, const SubsystemArguments& arguments) {
 }
 
 ExitCode DiscoverSubsystems(Client& client, const SubsystemArguments& arguments) {
+  v1::SubsystemSpec secrets;
+  Status read;
+  for (const SecretArgument& secret : arguments.secrets) {
+    if (read.ok()) read = ReadSecret(secret, secrets);
+  }
+  auto request = DiscoveryOf(arguments, secrets);
+  WipeSecrets(secrets);
+  ExitCode code = kOk;
   v1::DiscoverSubsystemsResponse response;
-  const ExitCode code = client.Call(&Stub::DiscoverSubsystems, DiscoveryOf(arguments), response);
-  if (code != kOk) return code;
+  if (!read.ok()) {
+    code = Fail(kUsage, read.error().message);
+  } else if (arguments.watch) {
+    code = WatchDiscovery(client, request);
+  } else {
+    code = client.Call(&Stub::DiscoverSubsystems, request, response);
+  }
+  WipeSecrets(request);
+  if (code != kOk || arguments.watch) return code;
   client.Show(response, [&] { return DescribeDiscovery(response); });
   return kOk;
 }
@@ -234,6 +259,13 @@ void AddHostIdentity(CLI::App& command, SubsystemArguments& arguments) {
   command.add_option("--host-id", arguments.host_id, "This host's identifier, a UUID");
 }
 
+void AddSecrets(CLI::App& command, SubsystemArguments& arguments) {
+  for (SecretArgument& secret : arguments.secrets) {
+    command.add_option(fmt::format("--{}-file", secret.option), secret.file, secret.description)
+        ->type_name(kFileArgument);
+  }
+}
+
 void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
   AddHostIdentity(command, arguments);
   AddSwitch(command, "header-digest", arguments.header_digest,
@@ -253,10 +285,7 @@ void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
       command, "quiesce-time-proves", arguments.quiesce_time_proves,
       "Its target promises that what a broken path left is over once its Command Quiesce Time has passed: "
       "only of targets that docs/nvmeof.md names for it");
-  for (SecretArgument& secret : arguments.secrets) {
-    command.add_option(fmt::format("--{}-file", secret.option), secret.file, secret.description)
-        ->type_name(kFileArgument);
-  }
+  AddSecrets(command, arguments);
 }
 
 void AddRemoveSecrets(CLI::App& command, SubsystemArguments& arguments) {
@@ -279,6 +308,7 @@ void AddDiscover(CLI::App& subsystem, Globals& globals,
   CLI::App* discover =
       AddCommand(subsystem, "discover", "Show what an NVMe-oF discovery service has for this host",
                  "cleatctl subsystem discover --address 10.0.0.1\n"
+                 "cleatctl subsystem discover --address 10.0.0.1 --watch\n"
                  "cleatctl subsystem create array1 --nqn nqn.2014-08.org.example:array1 --discover 10.0.0.1");
   discover
       ->add_option("--address", arguments->discover,
@@ -287,6 +317,10 @@ void AddDiscover(CLI::App& subsystem, Globals& globals,
       ->required()
       ->type_name("ADDRESS");
   AddHostIdentity(*discover, *arguments);
+  AddSecrets(*discover, *arguments);
+  discover->add_flag("--watch", arguments->watch,
+                     "Stay, and show what has come and gone each time that the service tells of a change, "
+                     "until interrupted");
   OnRun(*discover, globals, arguments, DiscoverSubsystems);
 }
 
@@ -301,6 +335,10 @@ void AddWhere(CLI::App& create, SubsystemArguments& arguments) {
           "are now")
       ->type_name("ADDRESS");
   where->require_option(1);
+  create.add_flag(
+      "--discover-with-secrets", arguments.discover_with_secrets,
+      "The discovery service is asked with the secrets that are given for the subsystem; without, "
+      "in plain text and without authentication");
 }
 
 }  // namespace

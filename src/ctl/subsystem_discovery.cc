@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -72,6 +74,35 @@ std::string WhatIsThere(const v1::DiscoverSubsystemsResponse& response) {
   return names.size() == shown ? text : text + fmt::format(" and {} more", names.size() - shown);
 }
 
+std::string LineOf(const v1::DiscoveryRecord& record) {
+  const std::string where = record.address().empty()
+                                ? record.transport()
+                                : fmt::format("{} {}", record.transport(), AddressOf(record));
+  const std::string channel = TextOf(record.secure_channel());
+  return fmt::format("{} ({}, {}{})", record.nqn(), TextOf(record.subtype()), where,
+                     channel.empty() ? "" : ", secure channel " + channel);
+}
+
+std::multiset<std::string> LinesOf(const v1::DiscoverSubsystemsResponse& response) {
+  std::multiset<std::string> lines;
+  for (const v1::DiscoveryRecord& record : response.records()) lines.insert(LineOf(record));
+  return lines;
+}
+
+std::string DescribeChange(const v1::DiscoverSubsystemsResponse& before,
+                           const v1::DiscoverSubsystemsResponse& now) {
+  const std::multiset<std::string> old_lines = LinesOf(before);
+  const std::multiset<std::string> new_lines = LinesOf(now);
+  std::vector<std::string> came;
+  std::vector<std::string> gone;
+  std::ranges::set_difference(new_lines, old_lines, std::back_inserter(came));
+  std::ranges::set_difference(old_lines, new_lines, std::back_inserter(gone));
+  std::string text = "\n";
+  for (const std::string& line : gone) text += fmt::format("gone: {}\n", line);
+  for (const std::string& line : came) text += fmt::format("new: {}\n", line);
+  return text;
+}
+
 }  // namespace
 
 std::string DescribeDiscovery(const v1::DiscoverSubsystemsResponse& response) {
@@ -85,6 +116,31 @@ std::string DescribeDiscovery(const v1::DiscoverSubsystemsResponse& response) {
       response.records().empty() ? fmt::format("the service has nothing for {}\n", host) : table.Rows();
   if (response.skipped() != 0) text += WhatWasSkipped(response) + "\n";
   return text;
+}
+
+ExitCode WatchDiscovery(Client& client, const v1::DiscoverSubsystemsRequest& request) {
+  if (const ExitCode code = client.Dial(); code != kOk) return code;
+  EndWithReader();
+  grpc::ClientContext context;
+  const auto reader = client.stub().WatchDiscovery(&context, request);
+  v1::DiscoverSubsystemsResponse before;
+  v1::DiscoverSubsystemsResponse now;
+  for (bool first = true; reader->Read(&now); first = false) {
+    switch (client.format()) {
+      case Format::kTable:
+        Print((first ? "" : DescribeChange(before, now)) + DescribeDiscovery(now));
+        break;
+      case Format::kJson:  // a line each
+        Print(ToJson(now, false));
+        break;
+      case Format::kYaml:  // a document each
+        Print("---\n" + ToYaml(now));
+        break;
+    }
+    before.Swap(&now);
+  }
+  const ExitCode code = client.Say(reader->Finish());
+  return code != kOk ? code : Fail(kUnreachable, "cleatd has ended the watch");
 }
 
 ExitCode DiscoverAddresses(Client& client, const v1::DiscoverSubsystemsRequest& request,

@@ -299,12 +299,14 @@ Status Engine::LimitDisk(const LimitSpec& limit) {
   return Ok{};
 }
 
-Task<Result<DiscoveryReport>> Engine::Discover(DiscoverySpec discovery) {
+Task<Result<DiscoveryReport>> Engine::Discover(DiscoverySpec discovery, DiscoverySeen seen,
+                                               CancelToken& cancel) {
   const Gate::Holder holder(requests_);
   if (!holder) co_return ShuttingDown();
   if (!parts_.discover)
     co_return Error(ErrorCode::kUnimplemented, "this engine was built without a way to discovery services");
-  co_return co_await parts_.discover(std::move(discovery), ending_);
+  const CancelToo ends_with_engine(ending_, cancel);
+  co_return co_await parts_.discover(std::move(discovery), std::move(seen), cancel);
 }
 
 Task<void> Engine::Shutdown() {

@@ -29,8 +29,9 @@ namespace cleat::engine {
 
 class Engine {
  public:
-  // Asks a discovery service, and ends at once when it is cancelled.
-  using DiscoverFunction = std::function<Task<Result<DiscoveryReport>>(DiscoverySpec, CancelToken& cancel)>;
+  // Asks a discovery service, and ends at once when it is cancelled (discovery/discover.h).
+  using DiscoverFunction =
+      std::function<Task<Result<DiscoveryReport>>(DiscoverySpec, DiscoverySeen, CancelToken& cancel)>;
 
   struct Parts {  // all of it outlives the engine
     Reactor& control;
@@ -87,7 +88,8 @@ class Engine {
   Status PutCluster(const ClusterSpec& cluster);
   Status DropCluster(const std::string& name);
   Status LimitDisk(const LimitSpec& limit);
-  Task<Result<DiscoveryReport>> Discover(DiscoverySpec discovery);
+  // `seen`: of a service that is watched. `cancel` outlives the task, and ends it; so does Shutdown, by `cancel`.
+  Task<Result<DiscoveryReport>> Discover(DiscoverySpec discovery, DiscoverySeen seen, CancelToken& cancel);
   Result<UniqueFd> FetchMemory(const std::string& disk) const { return parts_.memories.Duplicate(disk); }
 
   // Detaches everything, all controllers at once; refuses requests from then on. As long as the storage

@@ -40,4 +40,23 @@ class CancelToken {
   IntrusiveList<CancelCallback, &CancelCallback::hook_> callbacks_;
 };
 
+// While it is there, `other` is cancelled with `token`. Both outlive it.
+class CancelToo final : private CancelCallback {
+ public:
+  CancelToo(CancelToken& token, CancelToken& other) : other_(other) {
+    if (token.cancelled()) {
+      other.Cancel();
+    } else {
+      token.Add(*this);
+    }
+  }
+  ~CancelToo() override { Remove(); }
+  CancelToo(const CancelToo&) = delete;
+  CancelToo& operator=(const CancelToo&) = delete;
+
+ private:
+  void Cancelled() override { other_.Cancel(); }
+  CancelToken& other_;
+};
+
 }  // namespace cleat

@@ -37,8 +37,9 @@ class FuzzService final : public fabrics::QueuePair, private DiscoveryOwner {
  public:
   explicit FuzzService(FuzzInput input)
       : input_(input),
-        discovery_({.who = "it", .host = fabrics::HostIdentityOfUuid({1}), .timeout_ns = 1'000'000'000},
-                   *this) {
+        discovery_(
+            {.who = "it", .host = fabrics::HostIdentityOfUuid({1}), .chap = {}, .timeout_ns = 1'000'000'000},
+            *this) {
     MakeLog();
   }
 
@@ -134,6 +135,7 @@ class FuzzService final : public fabrics::QueuePair, private DiscoveryOwner {
   }
 
   // ---- DiscoveryOwner
+  void Seen(const fabrics::DiscoveryLog&) override { CLEAT_CHECK(false); }  // of a log that is watched
   void Discovered(Result<fabrics::DiscoveryLog> log) override {
     CLEAT_CHECK(!told_);
     told_ = true;

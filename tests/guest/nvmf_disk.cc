@@ -4,11 +4,14 @@
 //   CLEAT_NVMF_SUBSYSTEM  the subsystem's folder in configfs; its namespace 1 is that of CLEAT_NVMF_PLAIN
 //   CLEAT_NVMF_LINK       the link by which a port offers the subsystem
 //   CLEAT_NVMF_PSK        if it is set, the pre-shared key of TLS
-// Disk.AgreesWithTheReference and Discovery need neither folder nor link, and so can be run by hand beside any other target.
+// Disk.AgreesWithTheReference and Discovery.TheTargetSaysWhereItsSubsystemIs need neither folder nor link, and so can be run by hand beside any
+// other target.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -87,6 +90,32 @@ class Target {
   const std::string link_ = Setting("CLEAT_NVMF_LINK");
 };
 
+// Another subsystem, without namespaces, which the same port offers or does not.
+class Neighbour {
+ public:
+  static constexpr const char* kNqn = "nqn.2026-11.example:neighbour";
+
+  Neighbour() {
+    CLEAT_CHECK(mkdir(folder_.c_str(), 0755) == 0);
+    const UniqueFd fd(open((folder_ + "/attr_allow_any_host").c_str(), O_WRONLY | O_CLOEXEC));
+    CLEAT_CHECK(write(fd.get(), "1", 1) == 1);
+  }
+  ~Neighbour() {
+    Withdraw();
+    rmdir(folder_.c_str());
+  }
+  Neighbour(const Neighbour&) = delete;
+  Neighbour& operator=(const Neighbour&) = delete;
+
+  void Offer() const { CLEAT_CHECK(symlink(folder_.c_str(), link_.c_str()) == 0); }
+  void Withdraw() const { unlink(link_.c_str()); }
+
+ private:
+  static std::string Beside(const std::string& path) { return path.substr(0, path.rfind('/') + 1) + kNqn; }
+  const std::string folder_ = Beside(Setting("CLEAT_NVMF_SUBSYSTEM"));
+  const std::string link_ = Beside(Setting("CLEAT_NVMF_LINK"));
+};
+
 nvme::fabrics::HostIdentity ThisHost() {
   nvme::fabrics::Uuid id{};
   id.fill(0x43);
@@ -117,7 +146,9 @@ NvmfOptions OptionsOf(int& broken, int& connected) {
 
 TEST(Discovery, TheTargetSaysWhereItsSubsystemIs) {
   Host host;
-  const NvmfDiscovery options = {.address = TargetsAddress(), .host = ThisHost()};
+  NvmfDiscovery options;
+  options.address = TargetsAddress();
+  options.host = ThisHost();
   const auto log = host.Await(DiscoverNvmf(options));
   ASSERT_TRUE(log.ok()) << log.error().message;
   EXPECT_EQ(log->skipped, 0U) << log->why_skipped;
@@ -128,6 +159,28 @@ TEST(Discovery, TheTargetSaysWhereItsSubsystemIs) {
     if (is_wanted && record.address == options.address) ++found;
   }
   EXPECT_EQ(found, 1) << "of " << log->records.size();
+}
+
+TEST(Discovery, AServiceThatIsWatchedTellsOfItsChanges) {
+  Host host;
+  const Neighbour neighbour;
+  CancelToken cancel;
+  std::vector<bool> seen;  // whether it was there
+  NvmfDiscovery options;
+  options.address = TargetsAddress();
+  options.host = ThisHost();
+  options.cancel = &cancel;
+  options.seen = [&](const nvme::fabrics::DiscoveryLog& log) {
+    seen.push_back(std::ranges::any_of(
+        log.records, [](const auto& record) { return record.subsystem_nqn == Neighbour::kNqn; }));
+    if (seen.size() == 1) neighbour.Offer();
+    if (seen.size() == 2) neighbour.Withdraw();
+    if (seen.size() == 3) cancel.Cancel();
+  };
+  const auto ended = host.Await(DiscoverNvmf(options));
+  ASSERT_FALSE(ended.ok());
+  EXPECT_EQ(ended.error().code, ErrorCode::kCancelled) << ended.error().message;
+  EXPECT_EQ(seen, (std::vector<bool>{false, true, false}));
 }
 
 TEST(Disk, AgreesWithTheReference) {

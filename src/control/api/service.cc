@@ -34,6 +34,9 @@ class PlainKeys {
   explicit PlainKeys(Object* object) {
     Add(object);
   }
+  explicit PlainKeys(v1::DiscoverSubsystemsRequest* request) : field_(PlainKeyIn(*request)) {
+    wipes_.emplace_back([request] { WipePlainKey(request); });
+  }
   ~PlainKeys() {
     for (const auto& wipe : wipes_) wipe();
   }
@@ -64,6 +67,11 @@ class PlainKeys {
   std::string field_;  // of the first
   std::vector<std::function<void()>> wipes_;
 };
+
+// For calls that wait.
+std::function<bool()> HasGone(const grpc::ServerContext& context) {
+  return [&context] { return context.IsCancelled(); };
+}
 
 // What it will be called, as far as the request says.
 std::string AttachmentNameOf(const v1::AttachDiskRequest& request) {
@@ -258,8 +266,25 @@ grpc::Status Service::DiscoverSubsystems(grpc::ServerContext* context,
                                          const v1::DiscoverSubsystemsRequest* request,
                                          v1::DiscoverSubsystemsResponse* reply) {
   static constexpr Method kMethod{"DiscoverSubsystems", Role::kAttach, false};
+  const PlainKeys keys(const_cast<v1::DiscoverSubsystemsRequest*>(request));
   return guard_.Handle(*context, kMethod, "subsystems", reply,
-                       [&] { return state_.discoveries().Discover(*request); });
+                       [&](const Caller& caller) -> Result<v1::DiscoverSubsystemsResponse> {
+                         CLEAT_TRY(keys.Check(caller));
+                         return state_.discoveries().Discover(*request, HasGone(*context));
+                       });
+}
+
+grpc::Status Service::WatchDiscovery(grpc::ServerContext* context,
+                                     const v1::DiscoverSubsystemsRequest* request,
+                                     grpc::ServerWriter<v1::DiscoverSubsystemsResponse>* writer) {
+  static constexpr Method kMethod{"WatchDiscovery", Role::kAttach, false};
+  const PlainKeys keys(const_cast<v1::DiscoverSubsystemsRequest*>(request));
+  const auto admission = guard_.Admit(*context, kMethod);
+  if (!admission.status.ok()) return ToGrpc(admission.status.error());
+  if (const auto status = keys.Check(admission.caller); !status.ok()) return ToGrpc(status.error());
+  const log::RequestScope scope(log::AsRequestId(admission.request_id));
+  const auto write = [&](const v1::DiscoverSubsystemsResponse& log) { return writer->Write(log); };
+  return ToGrpc(state_.discoveries().Watch(*request, write, HasGone(*context)).error());
 }
 
 // A pool's drive is erased as a whole, which nothing takes back: making one takes the role that purging does.

@@ -67,6 +67,8 @@ class Service final : public v1::Cleat::Service {
                                v1::DeleteSubsystemResponse* reply) override;
   grpc::Status DiscoverSubsystems(grpc::ServerContext* context, const v1::DiscoverSubsystemsRequest* request,
                                   v1::DiscoverSubsystemsResponse* reply) override;
+  grpc::Status WatchDiscovery(grpc::ServerContext* context, const v1::DiscoverSubsystemsRequest* request,
+                              grpc::ServerWriter<v1::DiscoverSubsystemsResponse>* writer) override;
   grpc::Status CreatePool(grpc::ServerContext* context, const v1::CreatePoolRequest* request,
                           v1::Pool* reply) override;
   grpc::Status ScanDrive(grpc::ServerContext* context, const v1::ScanDriveRequest* request,

@@ -395,6 +395,10 @@ void EngineLink::HandleReply(Peer& peer, Datagram& datagram) {
   engine::v1::Reply& so_far = it->second.so_far;
   so_far.MergeFrom(datagram.envelope.reply());
   if (datagram.envelope.reply().more()) {
+    if (datagram.envelope.reply().whole()) {
+      const engine::v1::Reply whole = std::exchange(so_far, {});
+      return it->second.done(whole, UniqueFd());
+    }
     if (so_far.ByteSizeLong() <= kReplyBytesMax) return;
     return Doom(peer, fmt::format("its answer to request {} has more than {} bytes", datagram.envelope.id(),
                                   kReplyBytesMax));
@@ -404,16 +408,18 @@ void EngineLink::HandleReply(Peer& peer, Datagram& datagram) {
   answered.done(answered.so_far, datagram.fds.empty() ? UniqueFd() : std::move(datagram.fds.front()));
 }
 
-void EngineLink::Request(PeerId id, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
+uint64_t EngineLink::Request(PeerId id, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
   const auto it = peers_.find(id);
-  if (it == peers_.end() || it->second->doomed) return;
+  if (it == peers_.end() || it->second->doomed) return 0;
   Peer& peer = *it->second;
   envelope.set_id(++peer.last_request);
   peer.unanswered.emplace(peer.last_request, Peer::Unanswered{.done = std::move(done), .so_far = {}});
   Datagram datagram;
   datagram.envelope = std::move(envelope);
   if (fd.valid()) datagram.fds.push_back(std::move(fd));
+  const uint64_t request = peer.last_request;
   Send(peer, std::move(datagram));
+  return request;
 }
 
 uint64_t EngineLink::received(PeerId id) const {

@@ -278,6 +278,20 @@ bool IsOpen(engine::v1::AttachmentState state) {
          state == engine::v1::ATTACHMENT_STATE_RELEASED;
 }
 
+engine::v1::Discover ToEngine(const v1::DiscoverSubsystemsRequest& request, uint32_t timeout_ms, bool watch) {
+  engine::v1::Discover discover;
+  discover.set_address(request.address());
+  discover.set_host_nqn(request.host_nqn());
+  discover.set_host_id(request.host_id());
+  discover.set_timeout_ms(timeout_ms);
+  if (request.has_dhchap_secret()) Put(request.dhchap_secret(), discover.mutable_dhchap_secret());
+  if (request.has_dhchap_ctrl_secret())
+    Put(request.dhchap_ctrl_secret(), discover.mutable_dhchap_ctrl_secret());
+  if (request.has_tls_psk()) Put(request.tls_psk(), discover.mutable_tls_psk());
+  if (watch) discover.set_watch(true);
+  return discover;
+}
+
 v1::DiscoverSubsystemsResponse FromEngine(const engine::v1::Discovery& discovery) {
   static_assert(static_cast<int>(engine::v1::DiscoverySubtype_MAX) == v1::DISCOVERY_SUBTYPE_THIS_SERVICE &&
                     static_cast<int>(engine::v1::SecureChannel_MAX) == v1::SECURE_CHANNEL_NOT_REQUIRED,

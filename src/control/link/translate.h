@@ -29,6 +29,8 @@ v1::CephStatus FromEngine(const engine::v1::CephStatus& status);
 bool IsOpen(engine::v1::AttachmentState state);
 v1::StorageState FromEngine(engine::v1::StorageState state);
 // Without who has asked.
+// The request's secrets are wrapped.
+engine::v1::Discover ToEngine(const v1::DiscoverSubsystemsRequest& request, uint32_t timeout_ms, bool watch);
 v1::DiscoverSubsystemsResponse FromEngine(const engine::v1::Discovery& discovery);
 AttachmentReport ReportOf(const engine::v1::AttachmentStatus& status);
 

@@ -62,6 +62,7 @@ inline constexpr uint32_t kProtocolPathLists =
 inline constexpr uint32_t kProtocolSecrets = 6;       // engines know that subsystems have secrets
 inline constexpr uint32_t kProtocolReservations = 7;  // disks keep other hosts from writing
 inline constexpr uint32_t kProtocolDiscovery = 8;     // engines ask discovery services
+inline constexpr uint32_t kProtocolWatching = 9;      // with secrets; watch them; and end when told to
 
 using Labels = std::map<std::string, std::string>;
 

@@ -94,7 +94,7 @@ class HostState {
   Result<std::shared_ptr<Watcher>> Watch(uint64_t start_revision = 0);
   // All resources as they are when nothing is being written: whatever is changed later has a newer revision than all of them.
   Result<std::shared_ptr<Watcher>> WatchSettled();
-  // Ends every Watch, Wait and DiscoverSubsystems, those to come too.
+  // Ends every Watch, Wait, DiscoverSubsystems and WatchDiscovery, those to come too.
   void StopWatchers();
   // `wake` is called, under the mutex, when there is something in TakeChanged(). Set once, before the first request.
   void SetWake(std::function<void()> wake);
@@ -153,7 +153,7 @@ class HostState {
   SpecKeys keys_;
   Clusters clusters_{core_, keys_};
   Subsystems subsystems_{core_, keys_, HostUid()};
-  Discoveries discoveries_{core_, subsystems_};
+  Discoveries discoveries_{core_, subsystems_, keys_};
   RemoteStorage remote_storage_{clusters_, subsystems_};
   PoolSignals pool_signals_;
   Pools pools_{core_, pool_signals_, [this](const auto& drive) { return storages_.DisksWith(drive); }};

@@ -39,6 +39,16 @@ const std::array<SubsystemSecret, kSubsystemSecrets>& SubsystemSecrets() {
   return kSecrets;
 }
 
+std::array<v1::Secret*, kSubsystemSecrets> SecretsOf(v1::DiscoverSubsystemsRequest* request) {
+  return {request->has_dhchap_secret() ? request->mutable_dhchap_secret() : nullptr,
+          request->has_dhchap_ctrl_secret() ? request->mutable_dhchap_ctrl_secret() : nullptr,
+          request->has_tls_psk() ? request->mutable_tls_psk() : nullptr};
+}
+
+bool HasSecrets(const v1::DiscoverSubsystemsRequest& request) {
+  return request.has_dhchap_secret() || request.has_dhchap_ctrl_secret() || request.has_tls_psk();
+}
+
 // ---- Wrapped keys
 
 std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::DiskSpec& spec) {
@@ -95,6 +105,12 @@ std::string PlainKeyIn(const v1::SubsystemSpec& spec) {
   return "";
 }
 
+std::string PlainKeyIn(const v1::DiscoverSubsystemsRequest& request) {
+  if (request.dhchap_secret().has_plain_key()) return "dhchap_secret.plain_key";
+  if (request.dhchap_ctrl_secret().has_plain_key()) return "dhchap_ctrl_secret.plain_key";
+  return request.tls_psk().has_plain_key() ? "tls_psk.plain_key" : "";
+}
+
 void WipePlainKey(v1::DiskSpec* spec) {
   if (!spec->encryption().has_plain_key()) return;
   keys::Wipe(*spec->mutable_encryption()->mutable_plain_key());
@@ -112,6 +128,14 @@ void WipePlainKey(v1::SubsystemSpec* spec) {
     if (!(spec->*secret.get)().has_plain_key()) continue;
     keys::Wipe(*(spec->*secret.change)()->mutable_plain_key());
     (spec->*secret.change)()->clear_plain_key();
+  }
+}
+
+void WipePlainKey(v1::DiscoverSubsystemsRequest* request) {
+  for (v1::Secret* const secret : SecretsOf(request)) {
+    if (secret == nullptr || !secret->has_plain_key()) continue;
+    keys::Wipe(*secret->mutable_plain_key());
+    secret->clear_plain_key();
   }
 }
 

@@ -26,6 +26,10 @@ struct SubsystemSecret {
 inline constexpr size_t kSubsystemSecrets = 3;
 const std::array<SubsystemSecret, kSubsystemSecrets>& SubsystemSecrets();
 
+// The secrets of a request to discover, in the same order, to be changed; nullptr: it has no such one.
+std::array<v1::Secret*, kSubsystemSecrets> SecretsOf(v1::DiscoverSubsystemsRequest* request);
+bool HasSecrets(const v1::DiscoverSubsystemsRequest& request);
+
 // Of specs as they are kept: each wrapped key that is there.
 std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::DiskSpec& spec);
 std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::ClusterSpec& spec);
@@ -53,11 +57,13 @@ std::string WrappedKeyBytes(const Spec& spec) {
 std::string PlainKeyIn(const v1::DiskSpec& spec);
 std::string PlainKeyIn(const v1::ClusterSpec& spec);
 std::string PlainKeyIn(const v1::SubsystemSpec& spec);
+std::string PlainKeyIn(const v1::DiscoverSubsystemsRequest& request);
 
 // Overwrites the plain keys in it, if there are any, and takes them out.
 void WipePlainKey(v1::DiskSpec* spec);
 void WipePlainKey(v1::ClusterSpec* spec);
 void WipePlainKey(v1::SubsystemSpec* spec);
+void WipePlainKey(v1::DiscoverSubsystemsRequest* request);
 
 // Without anything of its keys: to be shown, and compared.
 v1::DiskSpec WithoutKey(v1::DiskSpec spec);

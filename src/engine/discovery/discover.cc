@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "engine/secrets/unwrap.h"
 #include "modules/nvmf/nvmf_discovery.h"
 #include "nvme/fabrics/log_pages.h"
 #include "nvme/fabrics/names.h"
@@ -68,21 +69,34 @@ DiscoveryRecord RecordOf(fabrics::DiscoveryRecord in) {
   return record;
 }
 
-}  // namespace
-
-Task<Result<DiscoveryReport>> Discover(DiscoverySpec spec, CancelToken& cancel) {
-  modules::NvmfDiscovery options;
-  CLEAT_CO_ASSIGN(options.address, fabrics::ParseTransportAddress(spec.address, fabrics::kDiscoveryPort));
-  options.host.nqn = std::move(spec.host_nqn);
-  CLEAT_CO_ASSIGN(options.host.id, fabrics::ParseUuid(spec.host_id));
-  options.timeout_ns = spec.timeout_ms * kNsPerMs;
-  options.cancel = &cancel;
-  CLEAT_CO_ASSIGN(auto log, co_await modules::DiscoverNvmf(std::move(options)));
+DiscoveryReport ReportOf(fabrics::DiscoveryLog log) {
   DiscoveryReport report;
   for (fabrics::DiscoveryRecord& record : log.records) report.records.push_back(RecordOf(std::move(record)));
   report.skipped = log.skipped;
   report.why_skipped = std::move(log.why_skipped);
-  co_return report;
+  return report;
+}
+
+}  // namespace
+
+Task<Result<DiscoveryReport>> Discover(DiscoverySpec spec, DiscoverySeen seen, DiscoveryParts parts,
+                                       CancelToken& cancel) {
+  modules::NvmfDiscovery options;
+  CLEAT_CO_ASSIGN(options.address, fabrics::ParseTransportAddress(spec.address, fabrics::kDiscoveryPort));
+  options.host.nqn = std::move(spec.host_nqn);
+  CLEAT_CO_ASSIGN(options.host.id, fabrics::ParseUuid(spec.host_id));
+  CLEAT_CO_ASSIGN(
+      auto keys,
+      co_await Unwrap(spec.secrets, "the discovery service at " + fabrics::TextOfAddress(options.address),
+                      parts.keyring, parts.blocking));
+  options.chap = std::move(keys.chap);
+  options.psk = std::move(keys.psk);
+  options.arithmetic = &parts.arithmetic;
+  options.timeout_ns = spec.timeout_ms * kNsPerMs;
+  options.cancel = &cancel;
+  if (spec.watch) options.seen = [&seen](const fabrics::DiscoveryLog& log) { seen(ReportOf(log)); };
+  CLEAT_CO_ASSIGN(auto log, co_await modules::DiscoverNvmf(std::move(options)));
+  co_return ReportOf(std::move(log));
 }
 
 }  // namespace cleat::engine

@@ -4,12 +4,24 @@
 
 #include "base/result.h"
 #include "engine/protocol/discovery.h"
+#include "keys/keyring.h"
+#include "modules/nvmf/login/login_line.h"
+#include "reactor/blocking.h"
 #include "reactor/cancel.h"
 #include "reactor/task.h"
 
 namespace cleat::engine {
 
-// Ends within the time of `spec` and a second more, at once when it is cancelled. Errors name the service, and are the module's.
-Task<Result<DiscoveryReport>> Discover(DiscoverySpec spec, CancelToken& cancel);
+// All of it outlives the task.
+struct DiscoveryParts {
+  keys::Keyring& keyring;
+  BlockingPool& blocking;
+  modules::LoginLine& arithmetic;
+};
+
+// Ends within the time of `spec` and a second more, at once when it is cancelled. One that watches tells `seen` what the service has, again at each
+// change, and ends with an error alone. Errors name the service, and are the module's.
+Task<Result<DiscoveryReport>> Discover(DiscoverySpec spec, DiscoverySeen seen, DiscoveryParts parts,
+                                       CancelToken& cancel);
 
 }  // namespace cleat::engine

@@ -25,15 +25,15 @@
 #include "engine/disks/open_backend.h"
 #include "engine/protocol/backend.h"
 #include "engine/protocol/codec_structs.h"
+#include "engine/protocol/nvmf_secrets.h"
+#include "engine/secrets/unwrap.h"
 #include "keys/keyring.h"
 #include "modules/example/example.h"
 #include "modules/null/null.h"
 #include "modules/nvme/nvme.h"
 #include "modules/nvmf/nvmf.h"
 #include "modules/ram/ram.h"
-#include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
-#include "nvme/tls/psk.h"
 #include "pool/layout.h"
 
 namespace cleat::engine {
@@ -227,23 +227,6 @@ void Pool::Pack(PbDisk& out, Memory& memory) const {
 
 namespace fabrics = nvme::fabrics;
 
-// A secret of a subsystem's; unwrapped only while one of its disks is opened.
-struct WrappedSecret {
-  std::string key_encryption_key;  // the id of what it is wrapped under; empty: there is no such secret
-  std::vector<uint8_t> data;
-
-  bool there() const { return !key_encryption_key.empty(); }
-  static Result<WrappedSecret> Unpack(const Cleat__Engine__V1__WrappedSecret* in, const char* field) {
-    if (in == nullptr) return WrappedSecret{};
-    WrappedSecret secret{OptionalText(in->key_encryption_key), {}};
-    if (in->has_data == 0 || !IsPaddedKey(secret.key_encryption_key, in->data))
-      return Malformed(std::string(field) +
-                       " has a length that no wrapped secret has, or its wrapping key no id");
-    secret.data.assign(in->data.data, in->data.data + in->data.len);
-    return secret;
-  }
-};
-
 struct NvmeTcp {
   std::string subsystem;  // "subsystems/ID"
   std::string nqn;
@@ -253,9 +236,7 @@ struct NvmeTcp {
   bool data_digest = false;
   uint32_t keep_alive_ms = 0;
   fabrics::Uuid name_space{};
-  WrappedSecret dhchap_secret;
-  WrappedSecret dhchap_ctrl_secret;
-  WrappedSecret tls_psk;
+  NvmfSecrets secrets;
   uint64_t reservation_family = 0;
   bool reservation_proves = false;
   bool quiesce_time_proves = false;
@@ -274,12 +255,6 @@ struct NvmeTcp {
     return 2 + static_cast<uint32_t>(addresses.size() * (1 + reactors + of_reservations));
   }
   Task<Opened> Open(const Opening& opening, DiskEvents events) const;
-
- private:
-  // Off the control reactor: the keyring may read its files again, and the parsers allocate.
-  Status UnwrapSecrets(keys::Keyring& keyring, modules::NvmfSubsystem& shared) const;
-  template <typename Parsed>
-  Result<Parsed> Unwrap(keys::Keyring& keyring, const WrappedSecret& secret, const char* field) const;
 };
 
 Result<std::vector<fabrics::TransportAddress>> AddressesOf(std::span<char* const> texts) {
@@ -321,12 +296,7 @@ Result<NvmeTcp> NvmeTcp::Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in) {
     return Malformed(fmt::format("disk.nvme_tcp.keep_alive_ms is not {} to {}", fabrics::kKeepAliveMsMin,
                                  fabrics::kKeepAliveMsMax));
   CLEAT_ASSIGN(nvme.name_space, UuidOf(in.namespace_uuid, "disk.nvme_tcp.namespace_uuid"));
-  CLEAT_ASSIGN(nvme.dhchap_secret, WrappedSecret::Unpack(in.dhchap_secret, "disk.nvme_tcp.dhchap_secret"));
-  CLEAT_ASSIGN(nvme.dhchap_ctrl_secret,
-               WrappedSecret::Unpack(in.dhchap_ctrl_secret, "disk.nvme_tcp.dhchap_ctrl_secret"));
-  if (nvme.dhchap_ctrl_secret.there() && !nvme.dhchap_secret.there())
-    return Malformed("disk.nvme_tcp.dhchap_ctrl_secret is there without dhchap_secret");
-  CLEAT_ASSIGN(nvme.tls_psk, WrappedSecret::Unpack(in.tls_psk, "disk.nvme_tcp.tls_psk"));
+  CLEAT_ASSIGN(nvme.secrets, NvmfSecretsOf(in, "disk.nvme_tcp"));
   nvme.reservation_family = in.reservation_family;
   nvme.reservation_proves = in.reservation_proves != 0;
   nvme.quiesce_time_proves = in.quiesce_time_proves != 0;
@@ -357,30 +327,6 @@ void NvmeTcp::Pack(PbDisk& out, Memory& memory) const {
   out.nvme_tcp = &nvme;
 }
 
-template <typename Parsed>
-Result<Parsed> NvmeTcp::Unwrap(keys::Keyring& keyring, const WrappedSecret& secret, const char* field) const {
-  const std::string what = fmt::format("{}: {}", subsystem, field);
-  CLEAT_ASSIGN(const auto text,
-               keyring.Unwrap(secret.key_encryption_key, secret.data, what, keys::Wrapping::kPadded));
-  return Parsed::Parse({reinterpret_cast<const char*>(text.bytes().data()), text.size()}, what);
-}
-
-Status NvmeTcp::UnwrapSecrets(keys::Keyring& keyring, modules::NvmfSubsystem& shared) const {
-  if (tls_psk.there()) {
-    CLEAT_ASSIGN(auto psk, Unwrap<nvme::tls::Psk>(keyring, tls_psk, "tls_psk"));
-    shared.psk = std::make_shared<const nvme::tls::Psk>(std::move(psk));
-  }
-  if (!dhchap_secret.there()) return Ok{};
-  CLEAT_ASSIGN(auto own, Unwrap<nvme::auth::ChapSecret>(keyring, dhchap_secret, "dhchap_secret"));
-  nvme::auth::ChapSecrets secrets{std::move(own), std::nullopt};
-  if (dhchap_ctrl_secret.there()) {
-    CLEAT_ASSIGN(secrets.controller,
-                 Unwrap<nvme::auth::ChapSecret>(keyring, dhchap_ctrl_secret, "dhchap_ctrl_secret"));
-  }
-  shared.chap = std::make_shared<const nvme::auth::ChapSecrets>(std::move(secrets));
-  return Ok{};
-}
-
 Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
   auto shared = std::make_shared<modules::NvmfSubsystem>();
   shared->name = subsystem;
@@ -392,10 +338,10 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
   shared->kato_ms = keep_alive_ms;
   shared->proofs.preempted = reservation_proves;
   shared->proofs.time_elapsed = quiesce_time_proves;
-  const std::function<Status()> unwrap = [&] { return UnwrapSecrets(opening.parts.keyring, *shared); };
-  const Status unwrapped = co_await opening.parts.blocking.Run<Status>(unwrap);
-  if (!unwrapped)
-    co_return Error(unwrapped.error().code, opening.disk.name + ": " + unwrapped.error().message);
+  auto keys = co_await Unwrap(secrets, subsystem, opening.parts.keyring, opening.parts.blocking);
+  if (!keys) co_return Error(keys.error().code, opening.disk.name + ": " + keys.error().message);
+  shared->chap = std::move(keys->chap);
+  shared->psk = std::move(keys->psk);
   modules::NvmfOptions options(opening.shape(), std::move(shared), name_space, opening.mode);
   options.reservation_family = reservation_family;
   options.arithmetic = &opening.parts.arithmetic;

@@ -70,6 +70,7 @@ CommandLink::CommandLink(Reactor& control, Engine& engine, Options options)
       hung_up_(control),
       gate_(control),
       takes_over_(control),
+      discoveries_(engine),
       heartbeats_(control, options_.reactors) {}
 
 CommandLink::~CommandLink() {
@@ -107,6 +108,7 @@ Task<void> CommandLink::KeepConnected() {
       co_await hung_up_.Wait(&stopping_);
       retry_ns = connection_->refused ? kRefusedRetryNs : kRetryNs;
       heartbeats_.End();
+      discoveries_.StopAll();
       connection_.reset();
     } else if (!told_unreachable_) {
       told_unreachable_ = true;
@@ -195,6 +197,10 @@ void CommandLink::OnMessage(std::span<const uint8_t> bytes, UniqueFd fd) {
     heartbeats_.OnHeartbeat();
     return Send(EncodeProgress(incoming->id, heartbeats_.Progress()));
   }
+  if (const auto* stop = std::get_if<StopDiscoverMessage>(&incoming->body)) {
+    discoveries_.Stop(stop->discover);
+    return Send(EncodeReply(incoming->id, Status(Ok{})));
+  }
   if (gate_.inside() > kRequestsMax || !gate_.TryEnter()) {
     Send(EncodeReply(incoming->id,
                      Error(ErrorCode::kResourceExhausted, "this engine has too many requests running")));
@@ -245,20 +251,37 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
   Answer answer{Status(Ok{})};
   if (std::holds_alternative<ReadPathListsMessage>(request.body)) {
     answer.status = co_await ReadPathLists();
+  } else if (auto* const discover = std::get_if<DiscoverMessage>(&request.body)) {
+    answer = co_await Discover(request.id, std::move(discover->discovery), connection);
   } else {
     answer = co_await CarryOut(engine_, request, fd);
   }
   if (takes && --takes_ == 0) takes_over_.Set();
-  if (connection_ != nullptr && !connection_->broken && connections_ == connection) {
+  if (IsCurrent(connection)) {
     FlushChanges();  // what a request did is known before its reply
     SendAnswer(request.id, std::move(answer));
   }
   gate_.Leave();
 }
 
+bool CommandLink::IsCurrent(uint64_t connection) const {
+  return connection_ != nullptr && !connection_->broken && connections_ == connection;
+}
+
+Task<Answer> CommandLink::Discover(uint64_t id, DiscoverySpec discovery, uint64_t connection) {
+  DiscoverySeen seen;
+  if (discovery.watch) {
+    seen = [this, id, connection](const DiscoveryReport& report) {
+      if (!IsCurrent(connection)) return;
+      for (auto& part : EncodeDiscovery(id, report, /*goes_on=*/true)) Send(std::move(part));
+    };
+  }
+  return discoveries_.Ask(id, std::move(discovery), std::move(seen));
+}
+
 void CommandLink::SendAnswer(uint64_t id, Answer answer) {
   if (answer.discovery) {
-    for (auto& part : EncodeDiscovery(id, *answer.discovery)) Send(std::move(part));
+    for (auto& part : EncodeDiscovery(id, *answer.discovery, /*goes_on=*/false)) Send(std::move(part));
     return;
   }
   Send(EncodeReply(id, answer.status, answer.hand_over ? &*answer.hand_over : nullptr), std::move(answer.fd));

@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "engine/disks/path_guard.h"
 #include "engine/engine.h"
+#include "engine/link/discoveries.h"
 #include "engine/link/heartbeats.h"
 #include "engine/link/requests.h"
 #include "engine/protocol/codec.h"
@@ -73,6 +74,8 @@ class CommandLink : private Engine::Listener {
   Task<void> RunRequest(Incoming request, UniqueFd fd, uint64_t connection);
   void Welcome(const HelloReplyMessage& reply);
   void SendInventory();
+  Task<Answer> Discover(uint64_t id, DiscoverySpec discovery, uint64_t connection);
+  bool IsCurrent(uint64_t connection) const;
   void SendAnswer(uint64_t id, Answer answer);
   void Send(std::vector<uint8_t> bytes, UniqueFd fd = UniqueFd());
   void Flush();
@@ -93,6 +96,7 @@ class CommandLink : private Engine::Listener {
   uint32_t takes_ = 0;
   Event takes_over_;
   CephReport ceph_;
+  Discoveries discoveries_;
   Heartbeats heartbeats_;
 };
 

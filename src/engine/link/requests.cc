@@ -60,16 +60,10 @@ class Visitor {
   Task<Answer> operator()(PutClusterMessage& put) { co_return engine_.PutCluster(put.cluster); }
   Task<Answer> operator()(DropClusterMessage& drop) { co_return engine_.DropCluster(drop.name); }
 
-  Task<Answer> operator()(DiscoverMessage& discover) {
-    auto discovered = co_await engine_.Discover(std::move(discover.discovery));
-    if (!discovered) co_return Status(std::move(discovered).error());
-    Answer answer{Status(Ok{})};
-    answer.discovery = std::move(discovered).value();
-    co_return answer;
-  }
-
   Task<Answer> operator()(ReadPathListsMessage& /*read*/) { return NotOfTheEngine(); }
   Task<Answer> operator()(HeartbeatMessage& /*heartbeat*/) { return NotOfTheEngine(); }
+  Task<Answer> operator()(DiscoverMessage& /*discover*/) { return NotOfTheEngine(); }
+  Task<Answer> operator()(StopDiscoverMessage& /*stop*/) { return NotOfTheEngine(); }
   Task<Answer> operator()(HelloReplyMessage& /*reply*/) { return NotOfTheEngine(); }
 
  private:

@@ -199,7 +199,10 @@ class Process {
   EarlierEngines earlier_{parts_.io->lifetime(), reading_};
   Engine engine_{Engine::Parts{control_, parts_.io->reactors(), disks_, endpoints_, memories_, groups_,
                                clusters_, &parts_.io->counters(), &reading_, &descriptors_, &earlier_,
-                               Discover}};
+                               [this](DiscoverySpec discovery, DiscoverySeen seen, CancelToken& cancel) {
+                                 return Discover(std::move(discovery), std::move(seen),
+                                                 {*parts_.keyring, storage_, arithmetic_}, cancel);
+                               }}};
   CommandLink link_{control_, engine_, LinkOptions(settings_, parts_, paths_, reading_)};
   Watchdog watchdog_{control_, parts_.io->reactors(), parts_.manager.watchdog_ns(),
                      [this] { Tell(parts_.manager.Alive()); }};

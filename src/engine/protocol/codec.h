@@ -17,7 +17,7 @@
 namespace cleat::engine {
 
 inline constexpr uint32_t kProtocolMin = 1;
-inline constexpr uint32_t kProtocolMax = 8;
+inline constexpr uint32_t kProtocolMax = 9;
 inline constexpr uint32_t kProtocolHeartbeats = 5;  // from which on cleatd sends them
 inline constexpr size_t kMessageBytesMax = 64 * 1024;
 
@@ -96,6 +96,9 @@ struct HeartbeatMessage {};
 struct DiscoverMessage {
   DiscoverySpec discovery;
 };
+struct StopDiscoverMessage {
+  uint64_t discover = 0;  // the request's id
+};
 
 struct Incoming {
   uint64_t id = 0;
@@ -103,7 +106,8 @@ struct Incoming {
                KeepMemoryMessage, DropMemoryMessage, FetchMemoryMessage, ResizeDiskMessage,
                ServeControllerMessage, ShareGroupsMessage, PutGroupMessage, DropGroupMessage,
                LimitDiskMessage, PutClusterMessage, DropClusterMessage, YieldControllerMessage,
-               TakeControllerMessage, ReadPathListsMessage, HeartbeatMessage, DiscoverMessage>
+               TakeControllerMessage, ReadPathListsMessage, HeartbeatMessage, DiscoverMessage,
+               StopDiscoverMessage>
       body;
   std::string request = {};  // log::IsRequestId: the API call that asked for it; empty: not known
 };
@@ -120,8 +124,9 @@ std::vector<uint8_t> EncodeHello(const HelloMessage& hello);
 std::vector<uint8_t> EncodeReply(uint64_t id, const Status& status, const HandOver* hand_over = nullptr);
 // The answer to a heartbeat; the first kReactorsReportedMax of them.
 std::vector<uint8_t> EncodeProgress(uint64_t id, const std::vector<ReactorProgress>& reactors);
-// The answer to a discovery that went well, in as many messages as it takes; all but the last say that more follows.
-std::vector<std::vector<uint8_t>> EncodeDiscovery(uint64_t id, const DiscoveryReport& report);
+// The answer to a discovery that went well, in as many messages as it takes; all but the last say that more follows. With `goes_on`, of a
+// service that is watched, the last one does too, and that the log is whole.
+std::vector<std::vector<uint8_t>> EncodeDiscovery(uint64_t id, const DiscoveryReport& report, bool goes_on);
 // The inventory, in as many messages as it takes; the last one says so.
 std::vector<std::vector<uint8_t>> EncodeInventory(const std::vector<ControllerReport>& controllers,
                                                   const std::vector<AttachmentReport>& attachments,

@@ -380,7 +380,7 @@ std::vector<uint8_t> EncodeProgress(uint64_t id, const std::vector<ReactorProgre
   return Pack(envelope);
 }
 
-std::vector<std::vector<uint8_t>> EncodeDiscovery(uint64_t id, const DiscoveryReport& report) {
+std::vector<std::vector<uint8_t>> EncodeDiscovery(uint64_t id, const DiscoveryReport& report, bool goes_on) {
   std::vector<std::vector<uint8_t>> messages;
   std::span<const DiscoveryRecord> left = report.records;
   do {
@@ -396,7 +396,8 @@ std::vector<std::vector<uint8_t>> EncodeDiscovery(uint64_t id, const DiscoveryRe
     discovery.why_skipped = PbText(report.why_skipped);
     Cleat__Engine__V1__Reply out = CLEAT__ENGINE__V1__REPLY__INIT;
     CLEAT_PB_SET(out, ok, true);
-    CLEAT_PB_SET(out, more, !left.empty());
+    CLEAT_PB_SET(out, more, goes_on || !left.empty());
+    CLEAT_PB_SET(out, whole, goes_on && left.empty());
     out.discovery = &discovery;
     PbEnvelope envelope = EmptyEnvelope();
     CLEAT_PB_SET(envelope, id, id);

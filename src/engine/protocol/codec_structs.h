@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "engine/protocol/backend.h"
+#include "engine/protocol/nvmf_secrets.h"
 #include "keys/key_encryption_key.h"
 #include "pool/layout.h"
 #include "qos/limits.h"
@@ -68,6 +69,29 @@ inline Result<std::string> TextOf(const char* text, const char* field) {
 inline bool IsPaddedKey(const std::string& key_encryption_key, const ProtobufCBinaryData& wrapped) {
   return key_encryption_key.size() == keys::kKekIdDigits && wrapped.len >= keys::kPaddedWrappedBytesMin &&
          wrapped.len <= keys::kPaddedWrappedBytesMax;
+}
+
+inline Result<WrappedSecret> WrappedSecretOf(const Cleat__Engine__V1__WrappedSecret* in,
+                                             const std::string& field) {
+  if (in == nullptr) return WrappedSecret{};
+  WrappedSecret secret{in->key_encryption_key == nullptr ? "" : in->key_encryption_key, {}};
+  if (in->has_data == 0 || !IsPaddedKey(secret.key_encryption_key, in->data))
+    return Malformed(field + " has a length that no wrapped secret has, or its wrapping key no id");
+  secret.data.assign(in->data.data, in->data.data + in->data.len);
+  return secret;
+}
+
+// Of a message that has all three: an NvmeTcpBackend or a Discover. `field`: the message, for errors.
+template <typename Message>
+Result<NvmfSecrets> NvmfSecretsOf(const Message& in, const std::string& field) {
+  NvmfSecrets secrets;
+  CLEAT_ASSIGN(secrets.dhchap_secret, WrappedSecretOf(in.dhchap_secret, field + ".dhchap_secret"));
+  CLEAT_ASSIGN(secrets.dhchap_ctrl_secret,
+               WrappedSecretOf(in.dhchap_ctrl_secret, field + ".dhchap_ctrl_secret"));
+  CLEAT_ASSIGN(secrets.tls_psk, WrappedSecretOf(in.tls_psk, field + ".tls_psk"));
+  if (secrets.dhchap_ctrl_secret.there() && !secrets.dhchap_secret.there())
+    return Malformed(field + ".dhchap_ctrl_secret is there without dhchap_secret");
+  return secrets;
 }
 
 // Any number of them; none twice, and none that no pool has.

@@ -242,6 +242,8 @@ Result<DiscoverMessage> DiscoverOf(const Cleat__Engine__V1__Discover& in) {
   spec.timeout_ms = in.timeout_ms;
   if (spec.timeout_ms == 0 || spec.timeout_ms > kDiscoveryTimeoutMsMax)
     return Malformed("discover.timeout_ms is not 1 to " + std::to_string(kDiscoveryTimeoutMsMax));
+  CLEAT_ASSIGN(spec.secrets, NvmfSecretsOf(in, "discover"));
+  spec.watch = in.watch != 0;
   return DiscoverMessage{std::move(spec)};
 }
 
@@ -313,6 +315,8 @@ Result<Incoming> FromEnvelope(const PbEnvelope& in) {
       return Incoming{in.id, HeartbeatMessage{}};
     case CLEAT__ENGINE__V1__ENVELOPE__BODY_DISCOVER:
       return OneValue<DiscoverMessage>(in.id, DiscoverOf(*in.discover));
+    case CLEAT__ENGINE__V1__ENVELOPE__BODY_STOP_DISCOVER:
+      return Incoming{in.id, StopDiscoverMessage{in.stop_discover->discover}};
     default:
       return Error(ErrorCode::kUnimplemented, "engine protocol: this engine does not know such a message");
   }

@@ -4,8 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "engine/protocol/nvmf_secrets.h"
 
 namespace cleat::engine {
 
@@ -14,6 +17,8 @@ struct DiscoverySpec {
   std::string host_nqn;  // who asks
   std::string host_id;   // a UUID
   uint32_t timeout_ms = 0;
+  NvmfSecrets secrets;
+  bool watch = false;
 };
 inline constexpr uint32_t kDiscoveryTimeoutMsMax = 60'000;
 
@@ -35,6 +40,8 @@ struct DiscoveryReport {
   uint32_t skipped = 0;  // records that make no sense
   std::string why_skipped;
 };
+// Of a service that is watched: hears what it has, and again at each change.
+using DiscoverySeen = std::function<void(DiscoveryReport report)>;
 // In one message. A record has less than 600 bytes (223, 256 and 32 of texts), so that these always fit.
 inline constexpr size_t kDiscoveryRecordsAMessage = 64;
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint32_t kCapsuleUnitBytes = 16;
 constexpr uint8_t kDiscoveryController = 2;  // CNTRLTYPE
+constexpr size_t kOaes = 92;
 
 template <typename Number>
 Number At(IdentifyData data, size_t offset) {
@@ -90,9 +91,8 @@ cleat::Status ParseAna(IdentifyData data, FabricsInfo& info, const std::string& 
 }  // namespace
 
 Result<FabricsInfo> ParseFabrics(IdentifyData data, const std::string& who) {
-  constexpr size_t kCntlid = 78, kOaes = 92, kCtratt = 96, kControllerType = 111, kAerl = 259, kLpa = 261,
-                   kKas = 320, kCqt = 386, kSqes = 512, kCqes = 513, kMaxcmd = 514, kNn = 516, kSgls = 536,
-                   kSubnqn = 768;
+  constexpr size_t kCntlid = 78, kCtratt = 96, kControllerType = 111, kAerl = 259, kLpa = 261, kKas = 320,
+                   kCqt = 386, kSqes = 512, kCqes = 513, kMaxcmd = 514, kNn = 516, kSgls = 536, kSubnqn = 768;
   constexpr uint64_t kKasUnitMs = 100;
   FabricsInfo info;
   info.controller_id = At<uint16_t>(data, kCntlid);
@@ -106,7 +106,7 @@ Result<FabricsInfo> ParseFabrics(IdentifyData data, const std::string& who) {
   info.traffic_keeps_alive = (At<uint32_t>(data, kCtratt) & 1U << 6) != 0;
   info.long_host_ids = (At<uint32_t>(data, kCtratt) & 1U) != 0;
   info.events_max = At<uint8_t>(data, kAerl) + 1U;
-  info.events_supported = At<uint32_t>(data, kOaes);
+  info.events_supported = ParseEventsSupported(data);
   info.log_offsets = (At<uint8_t>(data, kLpa) & 1U << 2) != 0;
   info.namespaces_max = At<uint32_t>(data, kNn);
   info.command_quiesce_ms = At<uint16_t>(data, kCqt);
@@ -133,6 +133,10 @@ Result<FabricsInfo> ParseFabrics(IdentifyData data, const std::string& who) {
   CLEAT_TRY(ParseCapsules(data, info, who));
   CLEAT_TRY(ParseAna(data, info, who));
   return info;
+}
+
+uint32_t ParseEventsSupported(IdentifyData data) {
+  return At<uint32_t>(data, kOaes);
 }
 
 std::string TextOfIds(const NamespaceIds& ids) {

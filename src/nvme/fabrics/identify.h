@@ -42,6 +42,8 @@ struct FabricsInfo {
 
 // An error begins with `who`.
 Result<FabricsInfo> ParseFabrics(IdentifyData data, const std::string& who);
+// FabricsInfo::events_supported alone: an old discovery controller says nothing of what it is, and of little else what ParseFabrics checks.
+uint32_t ParseEventsSupported(IdentifyData data);
 
 // What a namespace is called. The same whichever controller one asks, so that it tells whether two paths lead to the same.
 struct NamespaceIds {

@@ -100,9 +100,9 @@ Result<DiscoveryRecord> ParseRecord(std::span<const uint8_t> data) {
 
 }  // namespace
 
-LogReader::LogReader(Kind kind, uint64_t total_bytes, bool offsets, uint64_t transfer_bytes_max,
-                     std::string who)
-    : kind_(kind), offsets_(offsets), known_bytes_(total_bytes), who_(std::move(who)) {
+LogReader::LogReader(Kind kind, Events events, uint64_t total_bytes, bool offsets,
+                     uint64_t transfer_bytes_max, std::string who)
+    : kind_(kind), events_(events), offsets_(offsets), known_bytes_(total_bytes), who_(std::move(who)) {
   piece_bytes_max_ = kLogPieceMax;
   if (transfer_bytes_max != 0)
     piece_bytes_max_ = static_cast<uint32_t>(std::min<uint64_t>(transfer_bytes_max, kLogPieceMax));
@@ -111,14 +111,15 @@ LogReader::LogReader(Kind kind, uint64_t total_bytes, bool offsets, uint64_t tra
   Begin();
 }
 
-LogReader LogReader::Discovery(uint64_t transfer_bytes_max, std::string who) {
+LogReader LogReader::Discovery(uint64_t transfer_bytes_max, std::string who, Events events) {
   // Reading a log from its middle on is mandatory for discovery controllers.
-  return {Kind::kDiscovery, kDiscoveryHeaderBytes, true, transfer_bytes_max, std::move(who)};
+  return {Kind::kDiscovery, events, kDiscoveryHeaderBytes, true, transfer_bytes_max, std::move(who)};
 }
 
 LogReader LogReader::Ana(uint32_t groups, bool offsets, uint64_t transfer_bytes_max, std::string who) {
   CLEAT_CHECK(groups > 0 && groups <= kAnaGroupsMax);
-  return {Kind::kAna, kAnaHeaderBytes + groups * kAnaEntryBytes, offsets, transfer_bytes_max, std::move(who)};
+  return {Kind::kAna, Events::kNone,      kAnaHeaderBytes + groups * kAnaEntryBytes,
+          offsets,    transfer_bytes_max, std::move(who)};
 }
 
 void LogReader::Begin() {
@@ -140,11 +141,13 @@ uint64_t LogReader::piece_bytes() const {
 }
 
 Command LogReader::command() const {
-  constexpr uint32_t kGroupsOnly = 1U << 8;  // LSP of the ANA log
+  constexpr uint32_t kGroupsOnly = 1U << 8;    // LSP of the ANA log
+  constexpr uint32_t kRetainEvent = 1U << 15;  // RAE
   const bool ana = kind_ == Kind::kAna;
   Command command = GetLogPage(ana ? LogPage::kAna : LogPage::kDiscovery, ana ? kAllNamespaces : 0,
                                static_cast<uint32_t>(piece_bytes()));
   if (ana) command.cdw10 |= kGroupsOnly;
+  if (events_ == Events::kFollowed && !checking_) command.cdw10 |= kRetainEvent;
   command.cdw12 = checking_ ? 0 : static_cast<uint32_t>(read_bytes_);
   return command;
 }
@@ -203,7 +206,7 @@ Result<LogReader::Progress> LogReader::Take(uint64_t data_bytes) {
                     "other (MDTS, LPA)",
                     who_, total_bytes_, piece_bytes_max_));
   }
-  if (pieces_ == 1) return Progress::kDone;
+  if (pieces_ == 1 && events_ == Events::kNone) return Progress::kDone;
   checking_ = true;
   return Progress::kMore;
 }

@@ -31,8 +31,12 @@ class LogReader {
  public:
   enum class Progress : uint8_t { kMore, kDone };
 
+  // kFollowed: the controller tells of the log's changes, and of the next one once this one has been read (RAE). What changes on the way is not
+  // told, so that the counter is read again in any case, and with that the controller may tell again.
+  enum class Events : uint8_t { kNone, kFollowed };
+
   // `transfer_bytes_max`: the controller's (MDTS), 0 for no limit.
-  static LogReader Discovery(uint64_t transfer_bytes_max, std::string who);
+  static LogReader Discovery(uint64_t transfer_bytes_max, std::string who, Events events = Events::kNone);
   // Groups only, without the namespaces in them. `offsets`: whether the controller reads a log from its middle on (LPA); a log that then
   // does not fit in one command is an error of Take.
   static LogReader Ana(uint32_t groups, bool offsets, uint64_t transfer_bytes_max, std::string who);
@@ -48,13 +52,15 @@ class LogReader {
 
  private:
   enum class Kind : uint8_t { kDiscovery, kAna };
-  LogReader(Kind kind, uint64_t total_bytes, bool offsets, uint64_t transfer_bytes_max, std::string who);
+  LogReader(Kind kind, Events events, uint64_t total_bytes, bool offsets, uint64_t transfer_bytes_max,
+            std::string who);
   uint64_t piece_bytes() const;
   cleat::Status TakeHeader();
   Result<Progress> TakeCounter();
   void Begin();
 
   Kind kind_;
+  Events events_;
   bool offsets_;
   bool checking_ = false;  // the whole has been read: the counter is read again
   uint32_t piece_bytes_max_;
@@ -87,6 +93,8 @@ struct DiscoveryRecord {
   std::string address_text;  // TRADDR and TRSVCID as they are, printable
   std::string port_text;
   std::optional<TransportAddress> address;  // IP transports
+
+  bool operator==(const DiscoveryRecord&) const = default;
 };
 
 struct DiscoveryLog {

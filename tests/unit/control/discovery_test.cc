@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <string>
 #include <utility>
@@ -12,7 +14,7 @@
 
 #include "control/model/reasons.h"
 #include "control/state/pools/host_uid.h"
-#include "reconciler_rig.h"
+#include "keys_rig.h"
 #include "requests.h"
 
 namespace cleat::control::discovery_test {
@@ -45,19 +47,30 @@ engine::v1::Discovery One(const std::string& nqn) {
   return discovery;
 }
 
-class DiscoveryTest : public ReconcilerRig {
+constexpr char kWatched[] =
+    "Watch 10.0.0.1:8009 as nqn.2014-08.org.example:host 4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11 in 10000 ms";
+
+class DiscoveryTest : public KeysRig {
  protected:
   Answer Discover(const v1::DiscoverSubsystemsRequest& request = At("10.0.0.1")) {
-    return state_->discoveries().Discover(request);
+    return state_->discoveries().Discover(request, [this] { return gone_.load(); });
   }
   std::future<Answer> DiscoverMeanwhile() {
     return std::async(std::launch::async, [this] { return Discover(); });
+  }
+  // Until `write` does not want more, or it ends by itself.
+  std::future<Error> WatchMeanwhile(std::function<bool(const v1::DiscoverSubsystemsResponse&)> write) {
+    return std::async(std::launch::async, [this, write = std::move(write)] {
+      return state_->discoveries().Watch(At("10.0.0.1"), write, [this] { return gone_.load(); }).error();
+    });
   }
   static void ExpectRefused(const Answer& answer, v1::Reason reason, const std::string& says) {
     ASSERT_FALSE(answer.ok()) << says;
     EXPECT_EQ(ReasonOf(answer.error()), reason) << answer.error().message;
     EXPECT_NE(answer.error().message.find(says), std::string::npos) << answer.error().message;
   }
+
+  std::atomic<bool> gone_{false};  // whoever has called
 };
 
 TEST_F(DiscoveryTest, TheCallerHearsAllPartsOfWhatTheServiceHas) {
@@ -182,6 +195,167 @@ TEST_F(DiscoveryTest, SoManyAtATimeAndStoppingEndsThem) {
   state_->StopWatchers();
   for (auto& answer : answers) ExpectRefused(answer.get(), v1::REASON_STOPPING, "cleatd is stopping");
   ExpectRefused(Discover(), v1::REASON_STOPPING, "cleatd is stopping");
+}
+
+TEST_F(DiscoveryTest, WhoGoesAwayLeavesItsPlaceAndTheEngineIsTold) {
+  ASSERT_TRUE(engine_.Connect());
+  engine_.Hold("Discover");
+  std::vector<std::future<Answer>> answers;
+  for (size_t i = 0; i < Discoveries::kWaitingMax; ++i) answers.push_back(DiscoverMeanwhile());
+  size_t asked = 0;
+  size_t stopped = 0;
+  const auto count = [&] {
+    for (const std::string& request : engine_.TakeRequests()) {
+      asked += request == kAsked ? 1 : 0;
+      stopped += request == "StopDiscover" ? 1 : 0;
+    }
+  };
+  Await("all are asked", [&] {
+    count();
+    return asked == Discoveries::kWaitingMax;
+  });
+  gone_ = true;
+  for (auto& answer : answers) EXPECT_EQ(answer.get().error().code, ErrorCode::kCancelled);
+  Await("all are ended", [&] {
+    count();
+    return stopped == Discoveries::kWaitingMax;
+  });
+  gone_ = false;
+  engine_.SetDiscovery({{}});
+  engine_.Release();
+  EXPECT_TRUE(Discover().ok());
+}
+
+// ---- Watched
+
+TEST_F(DiscoveryTest, AWatcherHearsOfEachChangeAndWhyItEnds) {
+  engine_.SetDiscovery({One("nqn.2014-08.org.example:a"), One("nqn.2014-08.org.example:b")});
+  ASSERT_TRUE(engine_.Connect());
+  std::vector<int> logs;
+  auto ended = WatchMeanwhile([&](const v1::DiscoverSubsystemsResponse& log) {
+    EXPECT_EQ(log.host_nqn(), kHostNqn);
+    logs.push_back(log.records_size());
+    if (logs.size() == 1) engine_.TellWatched({One("nqn.2014-08.org.example:b")});
+    if (logs.size() == 2)
+      engine_.EndWatched("unavailable", "the discovery service at 10.0.0.1:8009: it closed");
+    return true;
+  });
+  const Error why = ended.get();
+  EXPECT_EQ(logs, (std::vector<int>{2, 1})) << "the parts of one are one";
+  EXPECT_EQ(ReasonOf(why), v1::REASON_DISCOVERY_FAILED);
+  EXPECT_EQ(why.message,
+            "the discovery service at 10.0.0.1:8009 is not watched by engines/engine-0 any more: it closed; "
+            "see that the service is there, and watch it again");
+}
+
+TEST_F(DiscoveryTest, AServiceThatTellsOfNoChangesEndsItBehindItsLog) {
+  engine_.SetDiscovery({One("nqn.2014-08.org.example:a")});
+  ASSERT_TRUE(engine_.Connect());
+  std::atomic<size_t> logs{0};
+  std::promise<void> read_on;
+  auto ended = WatchMeanwhile([&](const v1::DiscoverSubsystemsResponse&) {
+    if (++logs == 1) read_on.get_future().wait();
+    return true;
+  });
+  Await("it has told", [&] { return logs == 1; });
+  engine_.TellWatched({One("nqn.2014-08.org.example:b")});
+  engine_.TellWatched({One("nqn.2014-08.org.example:c")});
+  engine_.EndWatched("unimplemented", "it does not tell of changes");
+  read_on.set_value();
+  const Error why = ended.get();
+  EXPECT_EQ(logs, 2U) << "of those that came meanwhile the last one is heard, before the end";
+  EXPECT_NE(why.message.find("does not tell of changes; discover again"), std::string::npos) << why.message;
+}
+
+TEST_F(DiscoveryTest, AWatcherThatGoesAwayEndsWhatTheEngineDoes) {
+  engine_.SetDiscovery({One("nqn.2014-08.org.example:a")});
+  ASSERT_TRUE(engine_.Connect());
+  auto ended = WatchMeanwhile([&](const v1::DiscoverSubsystemsResponse&) {
+    gone_ = true;
+    return true;
+  });
+  EXPECT_EQ(ended.get().code, ErrorCode::kCancelled);
+  engine_.WaitForRequest("StopDiscover");
+  gone_ = false;
+  auto second = WatchMeanwhile([](const v1::DiscoverSubsystemsResponse&) { return false; });
+  EXPECT_EQ(second.get().code, ErrorCode::kCancelled) << "whose caller could not be written to";
+  engine_.WaitForRequest("StopDiscover");
+}
+
+TEST_F(DiscoveryTest, AWatcherHearsThatItsEngineHasGone) {
+  engine_.SetDiscovery({One("nqn.2014-08.org.example:a")});
+  ASSERT_TRUE(engine_.Connect());
+  auto ended = WatchMeanwhile([&](const v1::DiscoverSubsystemsResponse&) {
+    engine_.Disconnect();
+    return true;
+  });
+  EXPECT_EQ(ReasonOf(ended.get()), v1::REASON_ENGINE_NOT_CONNECTED);
+}
+
+TEST_F(DiscoveryTest, SoManyWatchAndStoppingEndsThem) {
+  engine_.SetDiscovery({One("nqn.2014-08.org.example:a")});
+  ASSERT_TRUE(engine_.Connect());
+  std::atomic<size_t> watching{0};
+  std::vector<std::future<Error>> watches;
+  for (size_t i = 0; i < Discoveries::kWaitingMax; ++i) {
+    watches.push_back(WatchMeanwhile([&](const v1::DiscoverSubsystemsResponse&) {
+      ++watching;
+      return true;
+    }));
+  }
+  Await("all watch", [&] { return watching == Discoveries::kWaitingMax; });
+  EXPECT_EQ(ReasonOf(WatchMeanwhile([](const auto&) { return true; }).get()), v1::REASON_RESOURCE_BUSY);
+  EXPECT_TRUE(Discover().ok()) << "beside them";
+  state_->StopWatchers();
+  for (auto& watch : watches) EXPECT_EQ(ReasonOf(watch.get()), v1::REASON_STOPPING);
+}
+
+// ---- With secrets
+
+TEST_F(DiscoveryTest, AnEngineIsToldTheSecretsWrapped) {
+  engine_.SetDiscovery({{}});
+  ASSERT_TRUE(engine_.Connect());
+  auto request = At("10.0.0.1");
+  request.mutable_dhchap_secret()->set_plain_key(kChapSecret);
+  request.mutable_tls_psk()->set_plain_key(kTlsPsk);
+  ASSERT_TRUE(Discover(request).ok());
+  const engine::v1::Discover told = engine_.LastDiscover();
+  EXPECT_FALSE(told.has_dhchap_ctrl_secret());
+  const auto text = [&](const engine::v1::WrappedSecret& secret) {
+    return Unwrapped(secret.key_encryption_key(), secret.data(), "it");
+  };
+  EXPECT_EQ(text(told.dhchap_secret()), kChapSecret);
+  EXPECT_EQ(text(told.tls_psk()), kTlsPsk);
+}
+
+TEST_F(DiscoveryTest, SecretsThatAreNoneAreRefusedByField) {
+  ASSERT_TRUE(engine_.Connect());
+  auto request = At("10.0.0.1");
+  request.mutable_dhchap_ctrl_secret()->set_plain_key(kChapSecret);
+  Answer answer = Discover(request);
+  ExpectRefused(answer, v1::REASON_KEY_INVALID, "the discovery service at 10.0.0.1:8009: dhchap_ctrl_secret");
+  EXPECT_EQ(MetadataOf(answer.error(), "field"), "dhchap_ctrl_secret");
+  request.mutable_dhchap_secret()->set_plain_key("nonsense");
+  answer = Discover(request);
+  ExpectRefused(answer, v1::REASON_KEY_INVALID, "dhchap_secret is no DH-HMAC-CHAP secret");
+  EXPECT_EQ(MetadataOf(answer.error(), "field"), "dhchap_secret");
+}
+
+// It would read over them, and connect without; or end after one log.
+TEST_F(DiscoveryTest, AnEngineThatKnowsOfNeitherIsNotAsked) {
+  engine_.SetDiscovery({{}});
+  engine_.set_protocol(kProtocolWatching - 1);
+  ASSERT_TRUE(engine_.Connect());
+  EXPECT_TRUE(Discover().ok());
+  auto request = At("10.0.0.1");
+  request.mutable_tls_psk()->set_plain_key(kTlsPsk);
+  ExpectRefused(Discover(request), v1::REASON_ENGINE_TOO_OLD,
+                "can't use secrets with the discovery service at 10.0.0.1:8009, which takes protocol 9");
+  const Error why = WatchMeanwhile([](const auto&) { return true; }).get();
+  EXPECT_EQ(ReasonOf(why), v1::REASON_ENGINE_TOO_OLD) << why.message;
+  const Requests asked = engine_.TakeRequests();
+  EXPECT_EQ(std::count(asked.begin(), asked.end(), kAsked), 1);
+  EXPECT_EQ(std::count(asked.begin(), asked.end(), kWatched), 0);
 }
 
 }  // namespace

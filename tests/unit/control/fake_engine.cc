@@ -59,9 +59,10 @@ std::string Describe(const engine::v1::Envelope& envelope) {
   }
   if (envelope.has_discover()) {
     const engine::v1::Discover& discover = envelope.discover();
-    return fmt::format("Discover {} as {} {} in {} ms", discover.address(), discover.host_nqn(),
-                       discover.host_id(), discover.timeout_ms());
+    return fmt::format("{} {} as {} {} in {} ms", discover.watch() ? "Watch" : "Discover", discover.address(),
+                       discover.host_nqn(), discover.host_id(), discover.timeout_ms());
   }
+  if (envelope.has_stop_discover()) return "StopDiscover";
   if (envelope.has_put_cluster()) return "PutCluster " + envelope.put_cluster().cluster().name();
   if (envelope.has_drop_cluster()) return "DropCluster " + envelope.drop_cluster().name();
   return fmt::format("? {}", static_cast<int>(envelope.body_case()));
@@ -230,6 +231,7 @@ void FakeEngine::Answer(Datagram request) {
   envelope.set_id(request.envelope.id());
   std::vector<UniqueFd> fds;
   *envelope.mutable_reply() = Do(request, fds);
+  if (envelope.reply().more()) return;  // the rest comes later
   Send(envelope, std::move(fds));
 }
 
@@ -251,6 +253,25 @@ void FakeEngine::FailClusters(int times) {
 void FakeEngine::SetDiscovery(std::vector<engine::v1::Discovery> parts) {
   const std::lock_guard lock(mutex_);
   discovered_ = std::move(parts);
+}
+
+void FakeEngine::TellWatched(const std::vector<engine::v1::Discovery>& parts) {
+  const std::lock_guard lock(mutex_);
+  SendParts(watched_, parts, /*whole=*/true);
+}
+
+void FakeEngine::EndWatched(const std::string& code, const std::string& message) {
+  engine::v1::Reply end;
+  end.set_ok(false);
+  end.set_code(code);
+  end.set_message(message);
+  const std::lock_guard lock(mutex_);
+  SendReply(watched_, end);
+}
+
+engine::v1::Discover FakeEngine::LastDiscover() {
+  const std::lock_guard lock(mutex_);
+  return last_discover_;
 }
 
 void FakeEngine::FailDiscoveries(std::string code, std::string message) {

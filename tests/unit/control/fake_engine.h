@@ -92,6 +92,10 @@ class FakeEngine {
   // What a discovery service says, in that many messages; without any, `code` and `message` are why it can't be read.
   void SetDiscovery(std::vector<engine::v1::Discovery> parts);
   void FailDiscoveries(std::string code, std::string message);
+  // Of the service that it watches for that request, the first one: what it has now; why it is not watched any more.
+  void TellWatched(const std::vector<engine::v1::Discovery>& parts);
+  void EndWatched(const std::string& code, const std::string& message);
+  engine::v1::Discover LastDiscover();
   // Of its own accord, and tells cleatd: the disk is larger; it is shut out of its storage.
   void GrowDisk(const std::string& controller, uint32_t target, uint64_t size_bytes);
   void FenceAttachment(const std::string& controller, uint32_t target, const std::string& message);
@@ -127,6 +131,8 @@ class FakeEngine {
   void TellAttachment(const engine::v1::AttachmentStatus& status);
   engine::v1::Reply DoClusters(const engine::v1::Envelope& envelope);
   engine::v1::Reply DoDiscover(const engine::v1::Envelope& envelope);
+  void SendParts(uint64_t request, const std::vector<engine::v1::Discovery>& parts, bool whole);
+  void SendReply(uint64_t request, const engine::v1::Reply& reply);
   engine::v1::Reply DoGroups(Datagram& request);
   engine::v1::Reply DoYield(const std::string& name);
   engine::v1::Reply DoTake(Datagram& request);
@@ -139,7 +145,7 @@ class FakeEngine {
   const std::string socket_path_;
   const std::string name_;
   uint32_t protocol_min_ = 1;
-  uint32_t protocol_max_ = 8;
+  uint32_t protocol_max_ = 9;
   uint32_t controllers_max_ = 100;
   std::string stands_by_for_;
   std::string path_lists_;
@@ -161,6 +167,8 @@ class FakeEngine {
   std::map<std::string, engine::v1::Cluster> clusters_;
   int clusters_to_fail_ = 0;
   std::vector<engine::v1::Discovery> discovered_;
+  engine::v1::Discover last_discover_;
+  uint64_t watched_ = 0;  // the request
   bool groups_shared_ = false;
   int limits_to_fail_ = 0;
   int shares_to_fail_ = 0;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "fake_engine.h"
 
@@ -105,6 +106,13 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
   if (envelope.has_resize_disk()) return DoResize(envelope.resize_disk());
   if (envelope.has_limit_disk()) return DoLimit(envelope.limit_disk());
   if (envelope.has_discover()) return DoDiscover(envelope);
+  if (envelope.has_stop_discover()) {
+    std::erase_if(held_, [&](const Datagram& held) {
+      return held.envelope.id() == envelope.stop_discover().discover();
+    });
+    SendReply(envelope.stop_discover().discover(), Bad("cancelled", "given up"));
+    return Good();
+  }
   if (envelope.has_put_cluster() || envelope.has_drop_cluster()) return DoClusters(envelope);
   return DoGroups(request);
 }
@@ -121,18 +129,37 @@ engine::v1::Reply FakeEngine::DoClusters(const engine::v1::Envelope& envelope) {
 }
 
 engine::v1::Reply FakeEngine::DoDiscover(const engine::v1::Envelope& envelope) {
+  last_discover_ = envelope.discover();
   if (discovered_.empty()) return Bad(fail_code_, fail_message_);
-  for (size_t i = 0; i + 1 < discovered_.size(); ++i) {
-    engine::v1::Envelope part;
-    part.set_id(envelope.id());
-    *part.mutable_reply() = Good();
-    part.mutable_reply()->set_more(true);
-    *part.mutable_reply()->mutable_discovery() = discovered_[i];
-    Send(part);
+  if (envelope.discover().watch()) {
+    watched_ = envelope.id();
+    SendParts(watched_, discovered_, /*whole=*/true);
+    engine::v1::Reply none;
+    none.set_more(true);
+    return none;
   }
+  SendParts(envelope.id(), {discovered_.begin(), std::prev(discovered_.end())}, /*whole=*/false);
   engine::v1::Reply last = Good();
   *last.mutable_discovery() = discovered_.back();
   return last;
+}
+
+// `whole`: with them the log is.
+void FakeEngine::SendParts(uint64_t request, const std::vector<engine::v1::Discovery>& parts, bool whole) {
+  for (const engine::v1::Discovery& part : parts) {
+    engine::v1::Reply reply = Good();
+    reply.set_more(true);
+    if (whole && &part == &parts.back()) reply.set_whole(true);
+    *reply.mutable_discovery() = part;
+    SendReply(request, reply);
+  }
+}
+
+void FakeEngine::SendReply(uint64_t request, const engine::v1::Reply& reply) {
+  engine::v1::Envelope envelope;
+  envelope.set_id(request);
+  *envelope.mutable_reply() = reply;
+  Send(envelope);
 }
 
 engine::v1::Reply FakeEngine::DoGroups(Datagram& request) {

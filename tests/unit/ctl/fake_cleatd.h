@@ -45,6 +45,8 @@ class FakeCleatd : public v1::Cleat::Service {
   Answer<v1::UpdateSubsystemRequest, v1::Subsystem> update_subsystem;
   Answer<v1::DeleteSubsystemRequest, v1::DeleteSubsystemResponse> delete_subsystem;
   Answer<v1::DiscoverSubsystemsRequest, v1::DiscoverSubsystemsResponse> discover_subsystems;
+  // Gives the next log; false: it has ended.
+  std::function<bool(const v1::DiscoverSubsystemsRequest&, v1::DiscoverSubsystemsResponse&)> watch_discovery;
   Answer<v1::WaitRequest, v1::WaitResponse> wait;
   Answer<v1::ApplyHostRequest, v1::ApplyHostResponse> apply_host;
   Answer<v1::ListSlowRequestsRequest, v1::ListSlowRequestsResponse> list_slow_requests;
@@ -112,6 +114,12 @@ class FakeCleatd : public v1::Cleat::Service {
   grpc::Status DeleteSubsystem(grpc::ServerContext*, const v1::DeleteSubsystemRequest* request,
                                v1::DeleteSubsystemResponse* response) override {
     return delete_subsystem(*request, *response);
+  }
+  grpc::Status WatchDiscovery(grpc::ServerContext*, const v1::DiscoverSubsystemsRequest* request,
+                              grpc::ServerWriter<v1::DiscoverSubsystemsResponse>* writer) override {
+    v1::DiscoverSubsystemsResponse log;
+    while (watch_discovery(*request, log)) writer->Write(log);
+    return {grpc::StatusCode::FAILED_PRECONDITION, "it has ended"};
   }
   grpc::Status DiscoverSubsystems(grpc::ServerContext*, const v1::DiscoverSubsystemsRequest* request,
                                   v1::DiscoverSubsystemsResponse* response) override {

@@ -263,6 +263,50 @@ TEST_F(DiscoveryCommands, AddressesBeyondTheEighthAreNamedAndLeftOut) {
                                   "10.0.0.10:4420"));
 }
 
+TEST_F(DiscoveryCommands, AWatcherIsShownWhatHasComeAndGoneAndWhyItEnds) {
+  Add(kNqn, "10.0.0.1");
+  Add("nqn.2014-08.org.example:other", "10.0.0.2");
+  std::vector<v1::DiscoverSubsystemsResponse> logs{response_};
+  response_.mutable_records()->RemoveLast();
+  Add("nqn.2014-08.org.example:new", "fd00::1").set_secure_channel(v1::SECURE_CHANNEL_REQUIRED);
+  logs.push_back(response_);
+  size_t next = 0;
+  cleatd_.watch_discovery = [&](const v1::DiscoverSubsystemsRequest& request,
+                                v1::DiscoverSubsystemsResponse& log) {
+    asked_ = request;
+    if (next < logs.size()) log = logs[next];
+    return next++ < logs.size();
+  };
+  const Outcome shown = Ctl({"subsystem", "discover", "--address", "10.0.0.9", "--watch"});
+  EXPECT_NE(shown.code, kOk);
+  EXPECT_THAT(shown.err, HasSubstr("it has ended"));
+  EXPECT_EQ(asked_.address(), "10.0.0.9");
+  EXPECT_THAT(shown.out,
+              HasSubstr("\ngone: nqn.2014-08.org.example:other (nvm, tcp 10.0.0.2:4420)\n"
+                        "new: nqn.2014-08.org.example:new (nvm, tcp [fd00::1]:4420, secure channel "
+                        "required)\nNQN"));
+  EXPECT_THAT(shown.out.substr(0, shown.out.find("gone:")), HasSubstr("10.0.0.2"));
+}
+
+TEST_F(DiscoveryCommands, SecretsAreTheServicesWhereThatIsSaid) {
+  const std::string secret = WriteFile("host.key", kSecret);
+  const char* const file = secret.c_str();
+  ASSERT_EQ(Ctl({"subsystem", "discover", "--address", "10.0.0.9", "--dhchap-secret-file", file}).code, kOk);
+  EXPECT_EQ(asked_.dhchap_secret().plain_key(), kSecret);
+  EXPECT_FALSE(asked_.has_tls_psk());
+  Add(kNqn, "10.0.0.1");
+  for (const bool with : {false, true}) {
+    std::vector<const char*> arguments{"subsystem", "create",     "array",    "--nqn",
+                                       kNqn,        "--discover", "10.0.0.9", "--dhchap-secret-file",
+                                       file};
+    if (with) arguments.push_back("--discover-with-secrets");
+    const Outcome made = Ctl(arguments);
+    ASSERT_EQ(made.code, kOk) << made.err;
+    EXPECT_EQ(asked_.has_dhchap_secret(), with);
+    EXPECT_EQ(created_.spec().dhchap_secret().plain_key(), kSecret);
+  }
+}
+
 TEST_F(DiscoveryCommands, AddressesAreGivenOrDiscoveredAndNotBoth) {
   EXPECT_EQ(Create({"--discover", "10.0.0.9"}).code, kUsage);
   EXPECT_EQ(Ctl({"subsystem", "create", "array", "--nqn", kNqn}).code, kUsage);

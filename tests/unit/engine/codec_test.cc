@@ -566,31 +566,6 @@ TEST(Codec, ClustersAndTheirDisks) {
   EXPECT_FALSE(Decode(Write(envelope)).ok());
 }
 
-TEST(Codec, ADiscoveryWithoutAHostOrAnEndIsRefusedByName) {
-  std::string text = "10.0.0.1:8009";
-  Cleat__Engine__V1__Discover discover = CLEAT__ENGINE__V1__DISCOVER__INIT;
-  Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
-  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_DISCOVER;
-  envelope.discover = &discover;
-  const auto refused = [&](const char* field) {
-    const auto incoming = Decode(Write(envelope));
-    ASSERT_FALSE(incoming.ok()) << field;
-    EXPECT_NE(incoming.error().message.find(field), std::string::npos) << incoming.error().message;
-  };
-  refused("discover.address");
-  discover.address = text.data();
-  refused("discover.host_nqn");
-  discover.host_nqn = text.data();
-  refused("discover.host_id");
-  discover.host_id = text.data();
-  refused("discover.timeout_ms");
-  discover.has_timeout_ms = 1;
-  discover.timeout_ms = kDiscoveryTimeoutMsMax + 1;
-  refused("discover.timeout_ms");
-  discover.timeout_ms = kDiscoveryTimeoutMsMax;
-  EXPECT_TRUE(Decode(Write(envelope)).ok());
-}
-
 // Found by the fuzzer: a controller type that is no enumerator may not even be looked at as one.
 TEST(Codec, AnUnknownControllerTypeIsRefusedByName) {
   const std::vector<uint8_t> bytes = {0x82, 0x01, 0x28, 0x0a, 0x26, 0x0a, 0x0e, 'c',  'o',  'n', 't',

@@ -148,17 +148,30 @@ class Caller {
     envelope.put_controller = &put;
     Send(envelope);
   }
-  void AskDiscover() {
+  void AskDiscover(bool watch = false) {
     std::string text = "10.0.0.1:8009";
     Cleat__Engine__V1__Discover discover = CLEAT__ENGINE__V1__DISCOVER__INIT;
     discover.address = discover.host_nqn = discover.host_id = text.data();
     discover.has_timeout_ms = 1;
     discover.timeout_ms = 1000;
+    discover.has_watch = 1;
+    discover.watch = watch ? 1 : 0;
     Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
     envelope.has_id = 1;
     envelope.id = 3;
     envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_DISCOVER;
     envelope.discover = &discover;
+    Send(envelope);
+  }
+  void AskStopDiscover() {
+    Cleat__Engine__V1__StopDiscover stop = CLEAT__ENGINE__V1__STOP_DISCOVER__INIT;
+    stop.has_discover = 1;
+    stop.discover = 3;
+    Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+    envelope.has_id = 1;
+    envelope.id = 4;
+    envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_STOP_DISCOVER;
+    envelope.stop_discover = &stop;
     Send(envelope);
   }
   void AskTake(std::string request = {}) {
@@ -177,6 +190,13 @@ class Caller {
  private:
   UniqueFd socket_;
 };
+
+Task<Result<DiscoveryReport>> UntilCancelled(CancelToken& cancel, std::atomic<bool>& ended) {
+  Event never(*Reactor::Current());
+  co_await never.Wait(&cancel);
+  ended = true;
+  co_return Error(ErrorCode::kCancelled, "given up");
+}
 
 class CommandLinkTest : public testing::Test {
  protected:
@@ -346,7 +366,8 @@ TEST_F(CommandLinkTest, AHeartbeatIsAnsweredWithWhatItsReactorsDo) {
 // As long as a discovery service's answer may be: 64 KiB are a message.
 TEST_F(CommandLinkTest, AnAnswerThatIsTooLongForOneMessageComesInParts) {
   constexpr size_t kRecords = 1024;
-  discover_ = [](DiscoverySpec spec, CancelToken& /*cancel*/) -> Task<Result<DiscoveryReport>> {
+  discover_ = [](DiscoverySpec spec, DiscoverySeen /*seen*/,
+                 CancelToken& /*cancel*/) -> Task<Result<DiscoveryReport>> {
     EXPECT_EQ(spec.address, "10.0.0.1:8009");
     EXPECT_EQ(spec.timeout_ms, 1000U);
     const DiscoveryRecord longest{.subtype = DiscoverySubtype::kNvm,
@@ -381,7 +402,8 @@ TEST_F(CommandLinkTest, AnAnswerThatIsTooLongForOneMessageComesInParts) {
 
 // A service that does not answer, asked by a caller who mistyped its address, is not to keep guests from their next engine.
 TEST_F(CommandLinkTest, AnEngineThatShutsDownWaitsForNoDiscoveryService) {
-  discover_ = [](DiscoverySpec /*spec*/, CancelToken& cancel) -> Task<Result<DiscoveryReport>> {
+  discover_ = [](DiscoverySpec /*spec*/, DiscoverySeen /*seen*/,
+                 CancelToken& cancel) -> Task<Result<DiscoveryReport>> {
     Event never(*Reactor::Current());
     co_await never.Wait(&cancel);
     co_return Error(ErrorCode::kCancelled, "given up");
@@ -398,6 +420,62 @@ TEST_F(CommandLinkTest, AnEngineThatShutsDownWaitsForNoDiscoveryService) {
   }));
   disks_.taken = false;
   host_.control_thread().Await<void>([&] { return engine_->Shutdown(); });
+}
+
+// It tells two logs, and then waits to be told that nobody wants to know any more.
+TEST_F(CommandLinkTest, AServiceIsWatchedUntilCleatdSaysStop) {
+  discover_ = [](DiscoverySpec spec, DiscoverySeen seen,
+                 CancelToken& cancel) -> Task<Result<DiscoveryReport>> {
+    EXPECT_TRUE(spec.watch);
+    for (const size_t records : {kDiscoveryRecordsAMessage + 1, size_t{0}}) {
+      DiscoveryReport report;
+      report.records.resize(records);
+      seen(report);
+    }
+    Event never(*Reactor::Current());
+    co_await never.Wait(&cancel);
+    co_return Error(ErrorCode::kCancelled, "given up");
+  };
+  Start(60 * kNsPerSecond);
+  Caller caller = Accept();
+  caller.Welcome();
+  caller.AskDiscover(/*watch=*/true);
+  for (const bool whole : {false, true, true}) {
+    const PbMessage part = caller.Receive();
+    ASSERT_TRUE(part != nullptr && part->reply != nullptr);
+    EXPECT_EQ(part->id, 3U);
+    EXPECT_TRUE(part->reply->more);
+    EXPECT_EQ(part->reply->whole != 0, whole);
+  }
+  caller.AskStopDiscover();
+  bool is_ended = false;
+  for (int answers = 0; answers < 2; ++answers) {
+    const PbMessage answer = caller.Receive();
+    ASSERT_TRUE(answer != nullptr && answer->reply != nullptr);
+    EXPECT_FALSE(answer->reply->more);
+    if (answer->id == 3) is_ended = std::string(answer->reply->code) == "cancelled";
+  }
+  EXPECT_TRUE(is_ended);
+  caller.AskStopDiscover();  // again, of what has ended
+  EXPECT_TRUE(caller.Receive()->reply->ok);
+}
+
+TEST_F(CommandLinkTest, AConnectionThatEndsEndsWhatItsCleatdWatches) {
+  std::atomic<bool> ended{false};
+  discover_ = [&ended](DiscoverySpec /*spec*/, DiscoverySeen /*seen*/, CancelToken& cancel) {
+    return UntilCancelled(cancel, ended);
+  };
+  Start(60 * kNsPerSecond);
+  {
+    Caller caller = Accept();
+    caller.Welcome();
+    caller.AskDiscover(/*watch=*/true);
+    caller.AskPut("controllers/b", "/run/vm/b");
+    while (caller.Receive()->id != 2) {  // which came after it
+    }
+    EXPECT_FALSE(ended);
+  }
+  EXPECT_TRUE(vhost::test::WaitFor([&] { return ended.load(); }));
 }
 
 // Nor one of a version that there is not.

@@ -2,12 +2,21 @@
 // What the engine says of a discovery service, against a target that is one: the texts that cleatd is given, and that nobody waits in vain.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "engine/discovery/discover.h"
+#include "engine/protocol/codec.h"
+#include "engine/protocol/codec_structs.h"
+#include "keys/keyring.h"
 #include "nvme/fabrics/names.h"
 #include "tests/unit/modules/nvmf_rig.h"
+#include "tests/unit/vhost/host.h"
 
 namespace cleat::engine::discovery_test {
 namespace {
@@ -15,17 +24,30 @@ namespace {
 using test::NvmfRig;
 using test::NvmfTarget;
 
+// A message of cleatd's, as it comes.
+std::vector<uint8_t> Write(const PbEnvelope& envelope) {
+  std::vector<uint8_t> bytes(cleat__engine__v1__envelope__get_packed_size(&envelope));
+  cleat__engine__v1__envelope__pack(&envelope, bytes.data());
+  return bytes;
+}
+
 class EngineDiscovery : public testing::Test {
  protected:
   DiscoverySpec Spec() {
     return {.address = nvme::fabrics::TextOfAddress(rig_.subsystem.addresses[0]),
             .host_nqn = rig_.subsystem.host.nqn,
             .host_id = nvme::fabrics::TextOfUuid(rig_.subsystem.host.id),
-            .timeout_ms = 10'000};
+            .timeout_ms = 10'000,
+            .secrets = {}};
   }
-  Result<DiscoveryReport> Ask(DiscoverySpec spec) { return rig_.Await(Discover(std::move(spec), cancel_)); }
+  explicit EngineDiscovery(const NvmfTarget::Options& options = {}) : rig_(options) {}
+  Result<DiscoveryReport> Ask(DiscoverySpec spec, DiscoverySeen seen = {}) {
+    return rig_.Await(
+        Discover(std::move(spec), std::move(seen), {keyring_, rig_.threads, rig_.arithmetic}, cancel_));
+  }
 
   NvmfRig rig_;
+  keys::Keyring keyring_;
   CancelToken cancel_;
 };
 
@@ -76,6 +98,121 @@ TEST_F(EngineDiscovery, AnEngineThatEndsWaitsForNoService) {
   const auto ended = Ask(spec);
   ASSERT_FALSE(ended);
   EXPECT_EQ(ended.error().code, ErrorCode::kCancelled) << ended.error().message;
+}
+
+TEST_F(EngineDiscovery, AServiceThatIsWatchedIsToldAtEachChange) {
+  DiscoverySpec spec = Spec();
+  spec.watch = true;
+  std::vector<size_t> told;
+  const auto ended = Ask(spec, [&](const DiscoveryReport& report) {
+    told.push_back(report.records.size());
+    if (told.size() == 1) rig_.target.ChangeLog(1);
+    if (told.size() == 2) cancel_.Cancel();
+  });
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, ErrorCode::kCancelled) << ended.error().message;
+  EXPECT_EQ(told, (std::vector<size_t>{2, 1}));
+}
+
+// ---- Secrets
+
+class EngineDiscoveryWithSecrets : public EngineDiscovery {
+ protected:
+  EngineDiscoveryWithSecrets() : EngineDiscovery(WithChap()) {
+    rig_.target.faults.asks_on_admin = true;
+    const std::string kek = folder_.path() + "/kek";
+    std::ofstream(kek) << std::string(64, '1') << "\n";
+    std::filesystem::permissions(kek, std::filesystem::perms::owner_read);
+    CLEAT_CHECK(keyring_.SetFiles({kek}).ok());
+  }
+  static NvmfTarget::Options WithChap() {
+    NvmfTarget::Options options;
+    options.chap = true;
+    return options;
+  }
+  WrappedSecret Wrapped(const char* text) {
+    std::string copy = text;
+    const auto wrapped = keyring_.Wrap(keys::Secret::TakeFrom(copy), keys::Wrapping::kPadded).value();
+    return {wrapped.kek_id, {wrapped.bytes.begin(), wrapped.bytes.end()}};
+  }
+
+  vhost::test::TemporaryDirectory folder_;
+};
+
+TEST_F(EngineDiscoveryWithSecrets, HostAndServiceProveThemselves) {
+  DiscoverySpec spec = Spec();
+  EXPECT_EQ(Ask(spec).error().code, ErrorCode::kPermissionDenied) << "without";
+  spec.secrets.dhchap_secret = Wrapped(NvmfTarget::kHostSecret);
+  spec.secrets.dhchap_ctrl_secret = Wrapped(NvmfTarget::kOwnSecret);
+  const auto report = Ask(spec);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(rig_.target.counts.proofs, 1U);
+}
+
+TEST_F(EngineDiscoveryWithSecrets, WithoutTheirKeyNothingIsAsked) {
+  DiscoverySpec spec = Spec();
+  spec.secrets.dhchap_secret = Wrapped(NvmfTarget::kHostSecret);
+  spec.secrets.dhchap_secret.key_encryption_key.front() ^= 1;
+  const auto refused = Ask(spec);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("dhchap_secret"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(rig_.target.counts.accepted, 0U);
+}
+
+// ---- As cleatd asks
+
+TEST(EngineDiscoveryMessage, WithoutAHostOrAnEndItIsRefusedByName) {
+  std::string text = "10.0.0.1:8009";
+  Cleat__Engine__V1__Discover discover = CLEAT__ENGINE__V1__DISCOVER__INIT;
+  PbEnvelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_DISCOVER;
+  envelope.discover = &discover;
+  const auto refused = [&](const char* field) {
+    const auto incoming = Decode(Write(envelope));
+    ASSERT_FALSE(incoming.ok()) << field;
+    EXPECT_NE(incoming.error().message.find(field), std::string::npos) << incoming.error().message;
+  };
+  refused("discover.address");
+  discover.address = text.data();
+  refused("discover.host_nqn");
+  discover.host_nqn = text.data();
+  refused("discover.host_id");
+  discover.host_id = text.data();
+  refused("discover.timeout_ms");
+  discover.has_timeout_ms = 1;
+  discover.timeout_ms = kDiscoveryTimeoutMsMax + 1;
+  refused("discover.timeout_ms");
+  discover.timeout_ms = kDiscoveryTimeoutMsMax;
+  EXPECT_TRUE(Decode(Write(envelope)).ok());
+}
+
+TEST(EngineDiscoveryMessage, HasItsSecretsAndWhetherItWatches) {
+  std::string text = "10.0.0.1:8009";
+  std::string kek(keys::kKekIdDigits, 'a');
+  std::vector<uint8_t> data(keys::kPaddedWrappedBytesMin, 7);
+  Cleat__Engine__V1__WrappedSecret secret = CLEAT__ENGINE__V1__WRAPPED_SECRET__INIT;
+  secret.key_encryption_key = kek.data();
+  secret.has_data = 1;
+  secret.data = {.len = data.size(), .data = data.data()};
+  Cleat__Engine__V1__Discover discover = CLEAT__ENGINE__V1__DISCOVER__INIT;
+  discover.address = discover.host_nqn = discover.host_id = text.data();
+  CLEAT_PB_SET(discover, timeout_ms, 1000);
+  CLEAT_PB_SET(discover, watch, 1);
+  discover.dhchap_ctrl_secret = &secret;
+  PbEnvelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_DISCOVER;
+  envelope.discover = &discover;
+  EXPECT_NE(Decode(Write(envelope)).error().message.find("without dhchap_secret"), std::string::npos);
+  discover.dhchap_secret = &secret;
+  discover.tls_psk = &secret;
+  const auto incoming = Decode(Write(envelope));
+  ASSERT_TRUE(incoming.ok()) << incoming.error().message;
+  const DiscoverySpec& spec = std::get<DiscoverMessage>(incoming->body).discovery;
+  EXPECT_TRUE(spec.watch && spec.secrets.tls_psk.there() && spec.secrets.dhchap_ctrl_secret.there());
+  EXPECT_EQ(spec.secrets.dhchap_secret.data, data);
+  data.pop_back();
+  secret.data.len = data.size();
+  EXPECT_NE(Decode(Write(envelope)).error().message.find("discover.dhchap_secret"), std::string::npos);
 }
 
 }  // namespace

@@ -3,9 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/unit/modules/nvmf_rig.h"
+#include "tests/unit/modules/tls_front.h"
 
 namespace cleat::modules::nvmf_discovery_test {
 namespace {
@@ -15,8 +20,12 @@ using nvme::fabrics::DiscoveryLog;
 using test::NvmfRig;
 using test::NvmfTarget;
 
-NvmfDiscovery OptionsFor(const NvmfRig& rig) {
-  return {.address = rig.subsystem.addresses[0], .host = rig.subsystem.host};
+NvmfDiscovery OptionsFor(NvmfRig& rig) {
+  NvmfDiscovery options;
+  options.address = rig.subsystem.addresses[0];
+  options.host = rig.subsystem.host;
+  options.arithmetic = &rig.arithmetic;
+  return options;
 }
 
 Result<DiscoveryLog> Discover(NvmfRig& rig) {
@@ -133,6 +142,116 @@ TEST(NvmfDiscovery, OptionsThatMakeNoSenseAreRefused) {
   options = OptionsFor(rig);
   options.host.nqn = "nobody";
   EXPECT_EQ(rig.Await(DiscoverNvmf(options)).error().code, ErrorCode::kInvalidArgument);
+}
+
+// ---- Watched
+
+TEST(NvmfDiscovery, ALogThatIsWatchedIsSeenAgainWhenItChanges) {
+  NvmfRig rig;
+  CancelToken cancel;
+  std::vector<size_t> seen;
+  auto options = OptionsFor(rig);
+  options.cancel = &cancel;
+  options.seen = [&](const DiscoveryLog& log) {
+    seen.push_back(log.records.size());
+    if (seen.size() == 1) rig.target.ChangeLog(1);
+    if (seen.size() == 2) cancel.Cancel();
+  };
+  const auto ended = rig.Await(DiscoverNvmf(options));
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, ErrorCode::kCancelled) << TextOf(ended);
+  EXPECT_EQ(seen, (std::vector<size_t>{2, 1}));
+  EXPECT_EQ(rig.target.counts.discoveries, 1U) << "by one connection";
+}
+
+TEST(NvmfDiscovery, AWatchedServiceThatGoesAwayIsTheReason) {
+  NvmfRig rig;
+  auto options = OptionsFor(rig);
+  options.kato_ms = 1000;
+  options.seen = [&](const DiscoveryLog&) {};
+  std::optional<Result<DiscoveryLog>> ended;
+  const auto watch = [](NvmfDiscovery asked, std::optional<Result<DiscoveryLog>>& result) -> Task<void> {
+    result.emplace(co_await DiscoverNvmf(std::move(asked)));
+  };
+  rig.control->PostCall([&] { Spawn(watch(options, ended)); });
+  rig.Until([&] { return rig.target.counts.keep_alives >= 2; });
+  EXPECT_FALSE(ended);
+  rig.target.CutAll();
+  rig.Until([&] { return ended.has_value(); });
+  EXPECT_EQ(ended->error().code, ErrorCode::kUnavailable) << TextOf(*ended);
+}
+
+// ---- With secrets
+
+NvmfTarget::Options WithChap() {
+  NvmfTarget::Options options;
+  options.chap = true;
+  return options;
+}
+
+TEST(NvmfDiscovery, HostAndServiceProveThemselves) {
+  NvmfRig rig(WithChap());
+  rig.target.faults.asks_on_admin = true;
+  auto options = OptionsFor(rig);
+  const auto without = rig.Await(DiscoverNvmf(options));
+  ASSERT_FALSE(without);
+  EXPECT_EQ(without.error().code, ErrorCode::kPermissionDenied) << TextOf(without);
+  options.chap = NvmfRig::Secrets(true);
+  const auto log = rig.Await(DiscoverNvmf(options));
+  ASSERT_TRUE(log) << TextOf(log);
+  EXPECT_EQ(rig.target.counts.accepted_hosts, 1U);
+  EXPECT_EQ(rig.target.counts.proofs, 1U);
+}
+
+TEST(NvmfDiscovery, AServiceThatDoesNotProveItselfIsNotRead) {
+  NvmfRig rig(WithChap());
+  rig.target.faults.other_own_secret = true;
+  auto options = OptionsFor(rig);
+  options.chap = NvmfRig::Secrets(true);
+  const auto log = rig.Await(DiscoverNvmf(options));
+  ASSERT_FALSE(log);
+  EXPECT_EQ(log.error().code, ErrorCode::kPermissionDenied) << TextOf(log);
+}
+
+// ---- Over TLS
+
+struct TlsService {
+  explicit TlsService(NvmfRig& rig, const char* key = test::kTlsKeys[0],
+                      nvme::tls::IdentityVersion identity = nvme::tls::IdentityVersion::kV0)
+      : front({.psk = key,
+               .host_nqn = rig.subsystem.host.nqn,
+               .subsystem_nqn = NvmfTarget::kDiscovery,
+               .identity = identity},
+              rig.target.port()),
+        options(OptionsFor(rig)) {
+    options.address =
+        nvme::fabrics::ParseTransportAddress("127.0.0.1:" + std::to_string(front.port())).value();
+    options.psk = std::make_shared<const nvme::tls::Psk>(
+        nvme::tls::Psk::Parse(test::kTlsKeys[0], "the pre-shared key").value());
+  }
+  test::TlsFront front;
+  NvmfDiscovery options;
+};
+
+TEST(NvmfDiscovery, AServiceIsReadOverTlsByEitherIdentity) {
+  for (const auto identity : {nvme::tls::IdentityVersion::kV0, nvme::tls::IdentityVersion::kV1}) {
+    NvmfRig rig;
+    TlsService service(rig, test::kTlsKeys[0], identity);
+    const auto log = rig.Await(DiscoverNvmf(service.options));
+    ASSERT_TRUE(log) << TextOf(log);
+    EXPECT_EQ(log->records.size(), 2U);
+    EXPECT_EQ(service.front.counts.refused, identity == nvme::tls::IdentityVersion::kV0 ? 0U : 1U);
+  }
+}
+
+TEST(NvmfDiscovery, AServiceWithAnotherKeyIsRefused) {
+  NvmfRig rig;
+  TlsService service(rig, test::kOtherTlsKey);
+  const auto log = rig.Await(DiscoverNvmf(service.options));
+  ASSERT_FALSE(log);
+  EXPECT_EQ(log.error().code, ErrorCode::kPermissionDenied) << TextOf(log);
+  EXPECT_EQ(service.front.counts.accepted, 2U) << "one try by each identity";
+  EXPECT_EQ(rig.target.counts.ic_requests, 0U) << "nothing goes without the key";
 }
 
 }  // namespace

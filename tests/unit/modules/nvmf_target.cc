@@ -71,6 +71,15 @@ void NvmfTarget::Grow(uint64_t size_bytes) {
   store_->size_bytes = size_bytes;
 }
 
+void NvmfTarget::ChangeLog(uint64_t records) {
+  faults.log_records = records;
+  {
+    const std::lock_guard lock(mutex_);
+    ++log_generation_;
+  }
+  Notify(0x0070f002);
+}
+
 // An event is told on each connection whose host has asked for events.
 void NvmfTarget::Notify(uint32_t event) {
   const std::lock_guard lock(mutex_);

@@ -138,6 +138,8 @@ class NvmfTarget {
   // Tells each controller's host that the namespace has changed, if the host has asked to be told.
   void NotifyNamespace() { Notify(0x00040002); }
   void NotifyAna() { Notify(0x000c0302); }
+  // The discovery log says that it has so many records from now on, and hosts are told.
+  void ChangeLog(uint64_t records);
   // The namespace.
   void Write(uint64_t offset, std::span<const uint8_t> data);
   // Its reservations: `look` at them, or change them, while no command is executed.

@@ -47,7 +47,7 @@ void NvmfTarget::Session::MeetHost(const Bytes& connect_data) {
   if (!target.options_.chap) return;
   chap = std::make_unique<nvme::auth::TestController>();
   chap->host_nqn = reinterpret_cast<const char*>(&connect_data[512]);
-  chap->subsystem_nqn = kSubsystem;
+  chap->subsystem_nqn = is_discovery ? kDiscovery : kSubsystem;
   chap->group = target.faults.chap_group;
   chap->host_secret = nvme::auth::RawSecret(kTestSecrets[1].size_bytes);
   chap->host_transformation = kTestSecrets[1].transformation;

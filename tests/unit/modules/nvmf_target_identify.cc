@@ -125,8 +125,9 @@ void NvmfTarget::Session::Controller(Bytes& data) const {
   data[77] = target.options_.mdts;
   Put(data, 78, controller, 2);
   Put(data, 80, 0x00010400, 4);
-  Put(data, 92, 1U << 8 | (target.options_.ana ? 1U << 11 : 0U),
-      4);  // OAES: namespaces, ANA states that change
+  // OAES: namespaces, ANA states that change; or the discovery log
+  const uint32_t events = 1U << 8 | (target.options_.ana ? 1U << 11 : 0U);
+  Put(data, 92, is_discovery ? 1U << 31 : events, 4);
   if (target.options_.ana) {
     data[76] = 0x0a;        // CMIC: several controllers, ANA
     data[342] = 10;         // ANATT: seconds

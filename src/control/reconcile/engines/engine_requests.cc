@@ -6,11 +6,11 @@
 
 namespace cleat::control {
 
-void EngineRequests::Ask(EngineView& engine, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
+uint64_t EngineRequests::Ask(EngineView& engine, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
   const PeerId peer = engine.info.peer;
   const std::string& request = log::CurrentRequest();
   if (!request.empty()) envelope.set_request(request);
-  link_.Request(
+  return link_.Request(
       peer, std::move(envelope), std::move(fd),
       [this, peer, request, done = std::move(done)](const engine::v1::Reply& reply, UniqueFd answer_fd) {
         const log::RequestScope scope(request);

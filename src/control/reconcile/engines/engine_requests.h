@@ -28,8 +28,8 @@ class EngineRequests {
       : link_(link), clock_(clock), engines_(engines), retries_(retries), limits_(limits) {}
 
   using Done = std::function<void(EngineView& engine, const engine::v1::Reply& reply, UniqueFd fd)>;
-  // `done` is not called when the connection ends first.
-  void Ask(EngineView& engine, engine::v1::Envelope envelope, UniqueFd fd, Done done);
+  // `done` is not called when the connection ends first. Gives the request's id; see EngineLink::Request.
+  uint64_t Ask(EngineView& engine, engine::v1::Envelope envelope, UniqueFd fd, Done done);
 
   struct Outcome {
     Status status;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -17,79 +18,149 @@ Error Stopping() {
   return Refuse(v1::REASON_STOPPING, "cleatd is stopping: discover again when it is back");
 }
 
-}  // namespace
-
-DiscoveryQuestion::DiscoveryQuestion(v1::DiscoverSubsystemsRequest request, Deliver deliver)
-    : request_(std::move(request)), request_id_(log::CurrentRequest()), deliver_(std::move(deliver)) {}
-
-DiscoveryQuestion::~DiscoveryQuestion() {
-  if (is_given_.load(std::memory_order_relaxed)) return;
-  deliver_(
-      Refuse(v1::REASON_ENGINE_NOT_CONNECTED,
-             fmt::format("the discovery service at {}: the engine that asked it is not connected any more: "
-                         "repeat (cleatctl engine list shows the engines)",
-                         request_.address())));
+Error CallerGone() {
+  return {ErrorCode::kCancelled, "the caller has gone"};
 }
 
-// A call, and what it is answered.
-struct Discoveries::Waiting {
-  void Deliver(DiscoveryQuestion::Answer given) {
-    const MutexLock lock(mutex);
-    if (!answer) answer.emplace(std::move(given));
-    answered.NotifyAll();
-  }
-  // Nothing: the time is over.
-  std::optional<DiscoveryQuestion::Answer> AwaitAnswer(std::chrono::milliseconds patience) {
-    const auto until = std::chrono::steady_clock::now() + patience;
-    const MutexLock lock(mutex);
-    while (!answer && answered.WaitUntil(mutex, until)) {
-    }
-    return std::move(answer);
-  }
-
-  Mutex mutex;
-  CondVar answered;
-  std::optional<DiscoveryQuestion::Answer> answer CLEAT_GUARDED_BY(mutex);
-};
-
-Result<v1::DiscoverSubsystemsResponse> Discoveries::Discover(const v1::DiscoverSubsystemsRequest& asked) {
-  CLEAT_ASSIGN(auto request, CompleteDiscovery(asked));
-  CLEAT_TRY(subsystems_.SetHost(request));
-  const auto waiting = std::make_shared<Waiting>();
-  CLEAT_TRY(Ask(request, waiting));
-  auto answer = waiting->AwaitAnswer(patience_);
-  {
-    const MutexLock lock(mutex_);
-    waiting_.erase(waiting);
-  }
-  if (!answer) {
-    return Refuse(
-        v1::REASON_DISCOVERY_FAILED,
-        fmt::format("the discovery service at {}: no engine has said in {} s what it has: see how the "
-                    "engines do (cleatctl engine list), then repeat",
-                    request.address(), std::chrono::duration<double>(patience_).count()));
-  }
-  CLEAT_TRY(*answer);
-  v1::DiscoverSubsystemsResponse response = std::move(*answer).value();
+v1::DiscoverSubsystemsResponse WithHost(v1::DiscoverSubsystemsResponse response,
+                                        const v1::DiscoverSubsystemsRequest& request) {
   response.set_host_nqn(request.host_nqn());
   response.set_host_id(request.host_id());
   return response;
 }
 
-Status Discoveries::Ask(v1::DiscoverSubsystemsRequest request, const std::shared_ptr<Waiting>& waiting) {
+}  // namespace
+
+DiscoveryQuestion::DiscoveryQuestion(v1::DiscoverSubsystemsRequest request, Kind kind,
+                                     std::shared_ptr<DiscoveryCaller> caller)
+    : request_(std::move(request)),
+      kind_(kind),
+      request_id_(log::CurrentRequest()),
+      caller_(std::move(caller)) {}
+
+DiscoveryQuestion::~DiscoveryQuestion() {
+  if (is_given_.load(std::memory_order_relaxed)) return;
+  caller_->Hear(
+      Refuse(v1::REASON_ENGINE_NOT_CONNECTED,
+             fmt::format("the discovery service at {}: the engine that asked it is not connected any more: "
+                         "repeat (cleatctl engine list shows the engines)",
+                         request_.address())),
+      /*goes_on=*/false);
+}
+
+// A call, and what it has not read of its answers: the last log, and the end. Several logs that come before it reads are one to it.
+class Discoveries::Waiting final : public DiscoveryCaller {
+ public:
+  void Hear(Answer answer, bool goes_on) override {
+    const MutexLock lock(mutex_);
+    if (is_over_) return;
+    is_over_ = !goes_on;
+    (goes_on ? log_ : end_).emplace(std::move(answer));
+    heard_.NotifyAll();
+  }
+  bool has_left() const override { return has_left_.load(std::memory_order_relaxed); }
+  void Leave() { has_left_.store(true, std::memory_order_relaxed); }
+
+  // The next one. Nothing: it is too late, or the caller has gone.
+  std::optional<Answer> Next(std::optional<std::chrono::steady_clock::time_point> until,
+                             const HasGone& has_gone) {
+    const MutexLock lock(mutex_);
+    while (!log_ && !end_) {
+      const auto now = std::chrono::steady_clock::now();
+      if (has_gone() || (until && now >= *until)) return std::nullopt;
+      heard_.WaitUntil(mutex_, until ? std::min(*until, now + kTurn) : now + kTurn);
+    }
+    return std::exchange(log_ ? log_ : end_, std::nullopt);
+  }
+  bool is_over() {
+    const MutexLock lock(mutex_);
+    return is_over_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar heard_;
+  std::optional<Answer> log_ CLEAT_GUARDED_BY(mutex_);
+  std::optional<Answer> end_ CLEAT_GUARDED_BY(mutex_);
+  bool is_over_ CLEAT_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> has_left_{false};
+};
+
+Result<v1::DiscoverSubsystemsRequest> Discoveries::Complete(
+    const v1::DiscoverSubsystemsRequest& asked) const {
+  CLEAT_ASSIGN(auto request, CompleteDiscovery(asked));
+  CLEAT_TRY(keys_.WrapSecrets("the discovery service at " + request.address(), &request));
+  CLEAT_TRY(subsystems_.SetHost(request));
+  return request;
+}
+
+Result<v1::DiscoverSubsystemsResponse> Discoveries::Discover(const v1::DiscoverSubsystemsRequest& asked,
+                                                             const HasGone& has_gone) {
+  CLEAT_ASSIGN(const auto request, Complete(asked));
+  const auto waiting = std::make_shared<Waiting>();
+  CLEAT_TRY(Ask(request, Kind::kOnce, waiting));
+  auto answer = waiting->Next(std::chrono::steady_clock::now() + patience_, has_gone);
+  Leave(Kind::kOnce, waiting);
+  if (!answer) return NothingHeard(request, has_gone);
+  CLEAT_TRY(*answer);
+  return WithHost(std::move(*answer).value(), request);
+}
+
+Status Discoveries::Watch(const v1::DiscoverSubsystemsRequest& asked, const Write& write,
+                          const HasGone& has_gone) {
+  CLEAT_ASSIGN(const auto request, Complete(asked));
+  const auto waiting = std::make_shared<Waiting>();
+  CLEAT_TRY(Ask(request, Kind::kWatch, waiting));
+  std::optional until = std::chrono::steady_clock::now() + patience_;
+  Error why = CallerGone();
+  for (bool goes_on = true; goes_on;) {
+    auto answer = waiting->Next(until, has_gone);
+    until.reset();
+    goes_on = answer && answer->ok() && write(WithHost(std::move(*answer).value(), request));
+    if (!answer) why = NothingHeard(request, has_gone);
+    if (answer && !answer->ok()) why = answer->error();
+  }
+  Leave(Kind::kWatch, waiting);
+  return why;
+}
+
+Error Discoveries::NothingHeard(const v1::DiscoverSubsystemsRequest& request, const HasGone& has_gone) const {
+  if (has_gone()) return CallerGone();
+  return Refuse(
+      v1::REASON_DISCOVERY_FAILED,
+      fmt::format("the discovery service at {}: no engine has said in {} s what it has: see how the "
+                  "engines do (cleatctl engine list), then repeat",
+                  request.address(), std::chrono::duration<double>(patience_).count()));
+}
+
+Status Discoveries::Ask(v1::DiscoverSubsystemsRequest request, Kind kind,
+                        const std::shared_ptr<Waiting>& waiting) {
   {
     const MutexLock lock(mutex_);
     if (stopping_) return Stopping();
-    if (waiting_.size() >= kWaitingMax)
-      return Busy("subsystems", fmt::format("{} discoveries are under way, which is the most", kWaitingMax));
-    waiting_.insert(waiting);
-    asked_.push_back(std::make_shared<const DiscoveryQuestion>(
-        std::move(request),
-        [waiting](DiscoveryQuestion::Answer answer) { waiting->Deliver(std::move(answer)); }));
+    auto& calls = waiting_[kind];
+    if (calls.size() >= kWaitingMax) {
+      return Busy("subsystems", fmt::format("{} discoveries are {}, which is the most", kWaitingMax,
+                                            kind == Kind::kWatch ? "watched" : "under way"));
+    }
+    calls.insert(waiting);
+    asked_.push_back(std::make_shared<const DiscoveryQuestion>(std::move(request), kind, waiting));
   }
   const StateLock lock(core_.mutex);
   core_.publisher.DiscoveryAsked();
   return Ok{};
+}
+
+// An engine that asks for somebody who has gone is told.
+void Discoveries::Leave(Kind kind, const std::shared_ptr<Waiting>& waiting) {
+  {
+    const MutexLock lock(mutex_);
+    waiting_[kind].erase(waiting);
+  }
+  if (waiting->is_over()) return;
+  waiting->Leave();
+  const StateLock lock(core_.mutex);
+  core_.publisher.DiscoveryAsked();
 }
 
 Discoveries::Questions Discoveries::TakeAsked() {
@@ -100,7 +171,9 @@ Discoveries::Questions Discoveries::TakeAsked() {
 void Discoveries::Stop() {
   const MutexLock lock(mutex_);
   stopping_ = true;
-  for (const auto& waiting : waiting_) waiting->Deliver(Stopping());
+  for (const auto& [kind, calls] : waiting_) {
+    for (const auto& waiting : calls) waiting->Hear(Stopping(), /*goes_on=*/false);
+  }
 }
 
 }  // namespace cleat::control

@@ -304,6 +304,39 @@ Status SpecKeys::SetSecret(const std::string& name, const SubsystemSecret& secre
                    {{"field", fmt::format("spec.{}", secret.field)}});
 }
 
+// They are checked and wrapped as a subsystem's: in a spec that has nothing else, and which nobody sees.
+Status SpecKeys::WrapSecrets(const std::string& service, v1::DiscoverSubsystemsRequest* request) const {
+  v1::SubsystemSpec spec;
+  const auto given = SecretsOf(request);
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (given[i] != nullptr) (spec.*SubsystemSecrets()[i].change)()->Swap(given[i]);
+  }
+  const Status wrapped = WrapSecretsOf(service, spec);
+  WipePlainKey(&spec);
+  if (!wrapped.ok()) {
+    std::string_view field = MetadataOf(wrapped.error(), "field");
+    if (field.starts_with("spec.")) field.remove_prefix(5);
+    return RefuseFor(service, ReasonOf(wrapped.error()), wrapped.error().message,
+                     {{"field", std::string(field)}});
+  }
+  request->clear_dhchap_secret();
+  request->clear_dhchap_ctrl_secret();
+  request->clear_tls_psk();
+  if (spec.has_dhchap_secret()) request->mutable_dhchap_secret()->Swap(spec.mutable_dhchap_secret());
+  if (spec.has_dhchap_ctrl_secret())
+    request->mutable_dhchap_ctrl_secret()->Swap(spec.mutable_dhchap_ctrl_secret());
+  if (spec.has_tls_psk()) request->mutable_tls_psk()->Swap(spec.mutable_tls_psk());
+  return Ok{};
+}
+
+Status SpecKeys::WrapSecretsOf(const std::string& name, v1::SubsystemSpec& spec) const {
+  for (const SubsystemSecret& secret : SubsystemSecrets()) {
+    CLEAT_ASSIGN(const AskedSecret asked, ExtractSecret(name, secret, spec));
+    CLEAT_TRY(SetSecret(name, secret, asked, /*present=*/{}, spec));
+  }
+  return CheckSubsystemSecrets(name, spec);
+}
+
 bool SpecKeys::Rewrap(SubsystemRow& row) const {
   bool done = false;
   for (v1::WrappedKey* const kept : WrappedKeysOf(&row.spec))

@@ -51,6 +51,9 @@ class SpecKeys {
   Status SetSecrets(const std::string& id, const AskedSecrets& asked, const v1::SubsystemSpec& present,
                     v1::SubsystemSpec* spec) const;
 
+  // Leaves the request's secrets wrapped, and without those that it does not name. Checks each, and that they go together. `service` begins errors.
+  Status WrapSecrets(const std::string& service, v1::DiscoverSubsystemsRequest* request) const;
+
   // kAlreadyExists when the disk has another one.
   Status CompareKey(const DiskRow& row, const std::optional<keys::Secret>& key) const;
   // Whether the row's key is that one; true when there is none to compare.
@@ -81,6 +84,7 @@ class SpecKeys {
   Result<AskedSecret> ExtractSecret(const std::string& name, const SubsystemSecret& secret,
                                     v1::SubsystemSpec& asked) const;
   Result<bool> HasSecret(const std::string& name, const v1::Secret& kept, const AskedSecret& asked) const;
+  Status WrapSecretsOf(const std::string& name, v1::SubsystemSpec& spec) const;
   Status SetSecret(const std::string& name, const SubsystemSecret& secret, const AskedSecret& asked,
                    const v1::SubsystemSpec& present, v1::SubsystemSpec& spec) const;
 

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The secrets of this host and an NVMe-oF subsystem, or a discovery service, as the engine is told them: wrapped. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cleat::engine {
+
+struct WrappedSecret {
+  std::string key_encryption_key;  // the id of what it is wrapped under; empty: there is no such secret
+  std::vector<uint8_t> data;
+
+  bool there() const { return !key_encryption_key.empty(); }
+};
+
+struct NvmfSecrets {
+  WrappedSecret dhchap_secret;       // the host's
+  WrappedSecret dhchap_ctrl_secret;  // the other side's; only together with the host's
+  WrappedSecret tls_psk;
+};
+
+}  // namespace cleat::engine
