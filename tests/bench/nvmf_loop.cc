@@ -4,7 +4,7 @@
 //
 //   nvmf_loop --address 127.0.0.1:4430 --nqn NQN --namespace UUID [--depth 32] [--write] [--seconds 3] [--core 1] [--json]
 //   [--one-piece-a-send] [--read-on-events] [--receive-buffer-kib 64] [--window-by-kernel] [--digests-by-table]   without what makes it fast, one by one
-//   [--tls-psk-file FILE [--own-tls]]   over TLS, whose records the kernel makes where it can; never, with --own-tls
+//   [--tls-psk-file FILE [--kernel-tls]]   over TLS, whose records the kernel makes where it can, with --kernel-tls
 //   [--address 127.0.0.1:4431]   given again for each further path
 //   [--longest]                  how long requests wait while paths break: see below
 // Prints thousands of requests a second, the latency's percentiles, and for how many nanoseconds of its core a request keeps the reactor
@@ -304,7 +304,7 @@ void AddTuning(CLI::App& app, Arguments& arguments) {
   app.add_flag_callback(
       "--window-by-kernel", [&tuning] { tuning.unread_bytes = 0; },
       "the kernel begins with little room for what is unread");
-  app.add_flag("!--own-tls", tuning.kernel_tls, "TLS' records are never made by the kernel");
+  app.add_flag("--kernel-tls", tuning.kernel_tls, "TLS' records are made by the kernel where it can");
   app.add_flag("--digests-by-table", arguments.digests_by_table, "without the processor's instruction");
 }
 

@@ -87,8 +87,10 @@ class NvmfPath final : private nvme::host::AssociationOwner {
   void End(bool shutdown);
 
   bool live() const { return association_ != nullptr && association_->live() && !ending_; }
-  // The admin queue's (TcpQueue::tls_maker).
-  std::string tls_maker() const { return admin_ != nullptr ? admin_->tls_maker() : std::string(); }
+  // The admin queue's (TcpQueue::tls_maker), where the kernel was to make the records; else empty.
+  std::string tls_maker() const {
+    return admin_ != nullptr && config_.tls.by_kernel ? admin_->tls_maker() : std::string();
+  }
 
  private:
   struct TickTimer : Timer {

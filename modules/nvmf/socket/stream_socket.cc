@@ -139,7 +139,7 @@ Result<bool> StreamSocket::FinishConnect() {
   return Broken(errno, "not connected");
 }
 
-Result<size_t> StreamSocket::Send(std::span<const iovec> pieces) {
+Result<size_t> StreamSocket::Send(std::span<const iovec> pieces, int* error_number) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(pieces.data());  // the kernel reads it alone
   message.msg_iovlen = std::min(pieces.size(), kPiecesMax);
@@ -152,7 +152,9 @@ Result<size_t> StreamSocket::Send(std::span<const iovec> pieces) {
       Touch(pieces.first(message.msg_iovlen), false);
       continue;
     }
-    if (errno != EINTR) return Broken(errno, "connection lost while sending");
+    if (errno == EINTR) continue;
+    if (error_number != nullptr) *error_number = errno;
+    return Broken(errno, "connection lost while sending");
   }
 }
 

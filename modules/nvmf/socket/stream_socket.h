@@ -64,7 +64,7 @@ class StreamSocket {
 
   // Copies the beginning of the pieces, at most kPiecesMax of them, to the kernel. Returns how many bytes went. 0: the kernel takes
   // nothing more now, SocketReady will come. Fewer than asked say nothing of that: the next Send finds the cause.
-  Result<size_t> Send(std::span<const iovec> pieces);
+  Result<size_t> Send(std::span<const iovec> pieces, int* error_number = nullptr);
   // Reads into the pieces. 0: nothing is there now, SocketReady will come. The peer's end of the connection is an error, kUnavailable.
   // `error_number`: where the kernel's number of an error goes, which is 0 where the peer has closed.
   Result<size_t> Receive(std::span<const iovec> pieces, int* error_number = nullptr);

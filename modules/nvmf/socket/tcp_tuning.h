@@ -19,8 +19,9 @@ struct TcpTuning {
   // Otherwise, and with 0, it begins with little and allows more as the connection is used. A target whose congestion control is BBR takes
   // the little for what the network can do, and may stay there: with 128 requests in flight that was half of the requests a second.
   uint32_t unread_bytes = 4 << 20;
-  // Records of TLS are made by the kernel where it can (kernel_tls.h). Off: by this process. Of admin queues as well.
-  bool kernel_tls = true;
+  // Records of TLS are made by the kernel where it can (kernel_tls.h), which takes targets that are trusted. Off: by this process. Of admin
+  // queues as well.
+  bool kernel_tls = false;
 };
 
 }  // namespace cleat::modules

@@ -33,6 +33,22 @@ std::string TextOf(int error_number) {
   return ErrnoError(error_number, "").message.substr(std::string_view(": ").size());
 }
 
+// What the kernel says of a record that it can't open (net/tls/tls_sw.c of Linux).
+std::optional<Unopened> UnopenedFor(int error_number) {
+  switch (error_number) {
+    case EBADMSG:
+      return Unopened::kChanged;
+    case EMSGSIZE:
+      return Unopened::kTooLong;
+    case EINVAL:
+      return Unopened::kMalformed;
+    case EKEYEXPIRED:
+      return Unopened::kOtherKey;
+    default:
+      return std::nullopt;
+  }
+}
+
 }  // namespace
 
 TlsStream::TlsStream(StreamSocket& socket, const TlsNames& names, nvme::tls::IdentityChoice& choice,
@@ -186,9 +202,12 @@ Result<size_t> TlsStream::SendByKernel(std::span<const iovec> pieces) {
   is_full_ = false;
   if (send_error_) return *send_error_;
   if (const Status may = session_->MaySeal(); !may.ok()) return EndFor(may.error());
-  Result<size_t> sent = socket_.Send(pieces);
+  int error_number = 0;
+  Result<size_t> sent = socket_.Send(pieces, &error_number);
   if (!sent.ok()) {
-    send_error_ = sent.error();
+    // A record that could not be opened stands as the socket's error, and whichever call comes next has it.
+    const auto unopened = UnopenedFor(error_number);
+    send_error_ = unopened ? EndFor(session_->FailFor(*unopened)) : sent.error();
     size_t given = 0;
     for (const iovec& piece : pieces) given += piece.iov_len;
     return given;
@@ -208,24 +227,11 @@ Result<size_t> TlsStream::ReceiveByKernel(std::span<const iovec> pieces) {
       if (const Status may = session_->Opened(*got); !may.ok()) return EndFor(may.error());
       return got;
     }
-    switch (error_number) {
-      case EIO: {
-        const Result<bool> taken = TakeDataless();
-        if (!taken.ok()) return EndFor(taken.error());
-        if (!*taken) return got;
-        continue;
-      }
-      case EBADMSG:
-        return EndFor(session_->FailFor(Unopened::kChanged));
-      case EMSGSIZE:
-        return EndFor(session_->FailFor(Unopened::kTooLong));
-      case EINVAL:
-        return EndFor(session_->FailFor(Unopened::kMalformed));
-      case EKEYEXPIRED:
-        return EndFor(session_->FailFor(Unopened::kOtherKey));
-      default:
-        return got;
-    }
+    if (const auto unopened = UnopenedFor(error_number)) return EndFor(session_->FailFor(*unopened));
+    if (error_number != EIO) return got;
+    const Result<bool> taken = TakeDataless();
+    if (!taken.ok()) return EndFor(taken.error());
+    if (!*taken) return got;
   }
 }
 
@@ -240,7 +246,8 @@ Result<bool> TlsStream::TakeDataless() {
 
 Error TlsStream::EndFor(Error error) {
   if (session_->saw_key_update()) choice_.KeepFromKernel();
-  if (const auto alert = session_->alert()) kernel_tls::SendAlert(socket_.fd(), kFatal, *alert);
+  const auto alert = session_->alert();
+  if (alert && !std::exchange(is_told_, true)) kernel_tls::SendAlert(socket_.fd(), kFatal, *alert);
   return error;
 }
 

@@ -45,7 +45,7 @@ struct TlsNames {
   std::string host_nqn;
   std::string subsystem_nqn;
   Queue queue = Queue::kAdmin;
-  bool by_kernel = true;  // where it can (TcpTuning::kernel_tls)
+  bool by_kernel = false;  // where it can (TcpTuning::kernel_tls)
 };
 
 class TlsStream {
@@ -90,13 +90,14 @@ class TlsStream {
   const std::shared_ptr<const nvme::tls::Psk> psk_;
   nvme::tls::IdentityChoice& choice_;  // the key's, for this address
   const TlsNames::Queue queue_;
-  const bool by_kernel_;                 // if it can
-  const char* not_by_kernel_ = nullptr;  // why not; nullptr also before it was tried
-  int kernel_error_ = 0;                 // ... and with which error
-  const bool has_both_;                  // identities, or version 1 alone
+  const bool by_kernel_;                                     // if it can
+  const char* not_by_kernel_ = "the handshake is not over";  // why not; nullptr: by the kernel
+  int kernel_error_ = 0;                                     // ... and with which error
+  const bool has_both_;                                      // identities, or version 1 alone
   const nvme::tls::IdentityVersion identity_;
   const std::unique_ptr<nvme::tls::Session> session_;
   bool is_full_ = false;
+  bool is_told_ = false;             // an alert has gone to the target by the kernel
   std::optional<Error> send_error_;  // by the kernel, which may have sent what was given all the same
 };
 

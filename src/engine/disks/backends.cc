@@ -342,6 +342,7 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
   if (!keys) co_return Error(keys.error().code, opening.disk.name + ": " + keys.error().message);
   shared->chap = std::move(keys->chap);
   shared->psk = std::move(keys->psk);
+  shared->tuning.kernel_tls = opening.parts.kernel_tls;
   modules::NvmfOptions options(opening.shape(), std::move(shared), name_space, opening.mode);
   options.reservation_family = reservation_family;
   options.arithmetic = &opening.parts.arithmetic;

@@ -16,8 +16,8 @@ class ModuleDiskFactory final : public DiskFactory {
   // All of it outlives the factory and the disks.
   ModuleDiskFactory(MemoryStore& memories, modules::UringHub& uring, const modules::CryptoHub& crypto,
                     keys::Keyring& keyring, BlockingPool& blocking, modules::LoginLine& arithmetic,
-                    CephDisks& ceph, const PathGuard& paths)
-      : parts_{memories, uring, blocking, arithmetic, ceph, paths, keyring}, crypto_(crypto) {}
+                    CephDisks& ceph, const PathGuard& paths, bool kernel_tls = false)
+      : parts_{memories, uring, blocking, arithmetic, ceph, paths, keyring, kernel_tls}, crypto_(crypto) {}
 
   Task<Result<OpenDisk>> Open(const DiskSpec& disk, block::AccessMode mode, std::shared_ptr<qos::Group> group,
                               DiskEvents events) override;

@@ -28,6 +28,7 @@ struct BackendParts {
   CephDisks& ceph;
   const PathGuard& paths;
   keys::Keyring& keyring;
+  bool kernel_tls = false;  // Settings::kernel_tls
 };
 
 // Opened, not acquired. `disk` and `parts` live until the task is over. Errors name the disk, and are the module's;

@@ -193,8 +193,8 @@ class Process {
   CephDisks ceph_{
       {control_, clusters_, *parts_.keyring, storage_, paths_}, settings_.name, parts_.other_cpus};
   ModuleDiskFactory disks_{
-      memories_, parts_.io->uring(), parts_.io->crypto(), *parts_.keyring, storage_, arithmetic_, ceph_,
-      paths_};
+      memories_, parts_.io->uring(),  parts_.io->crypto(), *parts_.keyring, storage_, arithmetic_, ceph_,
+      paths_,    settings_.kernel_tls};
   vhost::SocketEndpointFactory endpoints_{control_, mapping_, *parts_.library, &paths_};
   EarlierEngines earlier_{parts_.io->lifetime(), reading_};
   Engine engine_{Engine::Parts{control_, parts_.io->reactors(), disks_, endpoints_, memories_, groups_,

@@ -44,6 +44,9 @@ void AddReactors(CLI::App& app, Settings& settings) {
                  "was in vain")
       ->check(CLI::Range(0U, 1000000U))
       ->capture_default_str();
+  app.add_flag("--kernel-tls", settings.kernel_tls,
+               "connections over TLS to NVMe/TCP targets have the kernel make their records, where it can: "
+               "for targets that are trusted (docs/nvmeof.md)");
   app.add_option("--drain-seconds", settings.drain_s,
                  "how long SIGTERM waits for requests in flight; then they are left to a successor")
       ->check(CLI::Range(1U, 3600U))

@@ -24,6 +24,7 @@ struct Settings {
   uint32_t reactors = 1;
   std::vector<uint32_t> cpus;  // reactor N's is the N-th; fewer, or none: not pinned
   uint32_t spin_us = 50;
+  bool kernel_tls = false;
   uint32_t drain_s = Termination::kDrainSecondsDefault;
   std::vector<std::string> kek_files;
   std::string state_dir;  // cleatd's; empty: not known

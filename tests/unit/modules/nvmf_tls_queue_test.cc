@@ -93,7 +93,8 @@ class NvmfTlsQueue : public test::NvmfQueueRig {
   void GiveKey(const char* text) {
     tls_ = {.psk = std::make_shared<const nvme::tls::Psk>(nvme::tls::Psk::Parse(text, "the key").value()),
             .host_nqn = kHostNqn,
-            .subsystem_nqn = NvmfTarget::kSubsystem};
+            .subsystem_nqn = NvmfTarget::kSubsystem,
+            .by_kernel = true};
   }
   static TlsFront::Names NamesOf(const char* text) {
     return {.psk = text, .host_nqn = kHostNqn, .subsystem_nqn = NvmfTarget::kSubsystem};
