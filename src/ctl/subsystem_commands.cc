@@ -118,6 +118,12 @@ Status ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& s
     if (arguments.reservations == text) spec.set_reservations(reservations);
   }
   if (arguments.quiesce_time_proves) spec.set_quiesce_time_proves(*arguments.quiesce_time_proves);
+  const auto is_given = [](const SecretArgument& secret) { return !secret.file.empty(); };
+  if (arguments.discover_with_secrets && std::ranges::none_of(arguments.secrets, is_given)) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "--discover-with-secrets: no secret is given; give --dhchap-secret-file or --tls-psk-file as well");
+  }
   for (const SecretArgument& secret : arguments.secrets) {
     CLEAT_TRY(ReadSecret(secret, spec));
   }
@@ -328,17 +334,19 @@ void AddDiscover(CLI::App& subsystem, Globals& globals,
 void AddWhere(CLI::App& create, SubsystemArguments& arguments) {
   CLI::App* where = create.add_option_group("where", "Where it is");
   AddAddress(*where, arguments, "Given again for each port");
-  where
-      ->add_option(
-          "--discover", arguments.discover,
-          "A discovery service, as 10.0.0.1:8009: all NVMe/TCP ports that it has for the NQN, as they "
-          "are now")
-      ->type_name("ADDRESS");
+  CLI::Option* discover =
+      where
+          ->add_option(
+              "--discover", arguments.discover,
+              "A discovery service, as 10.0.0.1:8009: all NVMe/TCP ports that it has for the NQN, as they "
+              "are now")
+          ->type_name("ADDRESS");
   where->require_option(1);
-  create.add_flag(
-      "--discover-with-secrets", arguments.discover_with_secrets,
-      "The discovery service is asked with the secrets that are given for the subsystem; without, "
-      "in plain text and without authentication");
+  create
+      .add_flag("--discover-with-secrets", arguments.discover_with_secrets,
+                "The discovery service is asked with the secrets that are given for the subsystem; without, "
+                "in plain text and without authentication")
+      ->needs(discover);
 }
 
 }  // namespace

@@ -44,8 +44,11 @@ class AttachedDisk {
   Task<Status> Release();
   // As Release, for another host. kAborted: not yet, and it is owned as before, but for that host: acquire_pending, also with engines to come.
   Task<Status> ReleaseToOtherHost();
-  // The guest has come back before another host had it. Owned.
-  void StayHere() { pipeline_->device().SetLeaving(false); }
+  // Its guest is here, and no other host is to have it. Owned.
+  void StayHere() {
+    acquire_pending = false;
+    pipeline_->device().SetLeaving(false);
+  }
   // Its counters go on from these: of another engine that had it. Owned.
   Task<void> ImportCounters(const observe::CarriedCounters& carried);
   // The guest device has let go of it: nothing is in flight.

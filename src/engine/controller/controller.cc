@@ -190,6 +190,7 @@ Task<Status> Controller::Show(AttachedDisk& disk) {
     disk.acquire_pending = true;
   } else {
     CLEAT_CO_TRY(co_await disk.Acquire());
+    if (ownership_.wanted()) disk.StayHere();  // rings run already, whatever an engine before was about
   }
   disk.shown = true;  // also if that fails half-way
   Status added = co_await guest_device_->Add(disk);

@@ -101,8 +101,10 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
   Status taken = co_await AcquireAll();
   if (!taken) co_return Error(taken.error().code, spec_.name + " can't be taken: " + taken.error().message);
   for (const DiskHandOver& used : hand_over.disks) {
-    if (used.target < targets_.size() && targets_[used.target]->disk != nullptr)
-      targets_[used.target]->disk->RestoreUse(used.use);
+    if (used.target >= targets_.size() || targets_[used.target]->disk == nullptr) continue;
+    targets_[used.target]->disk->RestoreUse(used.use);
+    // No engine yields what another host is to have; an older one may have left the mark of a migration that is over.
+    targets_[used.target]->disk->StayHere();
   }
   taken = guest_device_->Serve();
   if (!taken) {

@@ -146,7 +146,7 @@ void DiskOwnership::TakeAll() {
   for (const auto& target : targets_) {
     AttachedDisk* disk = target->disk.get();
     if (disk == nullptr || !IsAcquirePending(*disk) || !disk->owned()) continue;
-    disk->acquire_pending = false;
+    disk->StayHere();
     const bool fenced = !disk->fenced().empty();  // since it was acquired
     SetState(*disk, fenced ? AttachmentState::kFenced : AttachmentState::kActive, disk->fenced().c_str());
   }
@@ -170,7 +170,6 @@ Task<Status> DiskOwnership::AcquireOne(Target& target) {
   disk.SetAcquireTimeout(kAcquireTimeoutNs);
   Status acquired = co_await disk.Acquire();
   CLEAT_CO_TRY(acquired);
-  disk.StayHere();
   // Before the guest asks for what the last host let it grow to.
   const ResizeSpec grown{disk.spec.disk.name, disk.grown_bytes()};
   if (grown.size_bytes <= disk.spec.disk.size_bytes) co_return acquired;

@@ -261,6 +261,7 @@ TEST_F(DiscoveryTest, AServiceThatTellsOfNoChangesEndsItBehindItsLog) {
   engine_.TellWatched({One("nqn.2014-08.org.example:b")});
   engine_.TellWatched({One("nqn.2014-08.org.example:c")});
   engine_.EndWatched("unimplemented", "it does not tell of changes");
+  EXPECT_TRUE(Discover().ok());  // whose answer comes behind all that
   read_on.set_value();
   const Error why = ended.get();
   EXPECT_EQ(logs, 2U) << "of those that came meanwhile the last one is heard, before the end";
@@ -276,6 +277,7 @@ TEST_F(DiscoveryTest, AWatcherThatGoesAwayEndsWhatTheEngineDoes) {
   });
   EXPECT_EQ(ended.get().code, ErrorCode::kCancelled);
   engine_.WaitForRequest("StopDiscover");
+  engine_.TakeRequests();
   gone_ = false;
   auto second = WatchMeanwhile([](const v1::DiscoverSubsystemsResponse&) { return false; });
   EXPECT_EQ(second.get().code, ErrorCode::kCancelled) << "whose caller could not be written to";

@@ -312,6 +312,14 @@ TEST_F(DiscoveryCommands, AddressesAreGivenOrDiscoveredAndNotBoth) {
   EXPECT_EQ(Ctl({"subsystem", "create", "array", "--nqn", kNqn}).code, kUsage);
 }
 
+TEST_F(DiscoveryCommands, NobodyIsAskedInPlainTextWhereSecretsAreMeant) {
+  EXPECT_EQ(Create({"--discover-with-secrets"}).code, kUsage);
+  const Outcome without = Ctl(
+      {"subsystem", "create", "array", "--nqn", kNqn, "--discover", "10.0.0.9", "--discover-with-secrets"});
+  EXPECT_EQ(without.code, kUsage);
+  EXPECT_NE(without.err.find("no secret is given"), std::string::npos) << without.err;
+}
+
 TEST_F(SubsystemCommands, SecretsAreDestroyedOnlyWhenThatIsMeant) {
   std::vector<bool> spared;
   cleatd_.delete_subsystem = [&](const v1::DeleteSubsystemRequest& request, v1::DeleteSubsystemResponse&) {
