@@ -383,9 +383,9 @@ TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
 // ---- Meeting ----
 
 TEST_F(ReconcilerTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
-  engine_.set_protocol(9);
+  engine_.set_protocol(10);
   EXPECT_FALSE(engine_.Connect());
-  EXPECT_NE(engine_.refusal().find("versions 1 to 8, the engine 9"), std::string::npos) << engine_.refusal();
+  EXPECT_NE(engine_.refusal().find("versions 1 to 9, the engine 10"), std::string::npos) << engine_.refusal();
 }
 
 TEST_F(ReconcilerTest, ASecondLiveEngineOfTheSameNameIsRefused) {
