@@ -76,7 +76,7 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
   void set_in_capsule_bytes(uint32_t bytes) { connection_.set_in_capsule_bytes(bytes); }
   uint32_t in_flight() const { return in_flight_; }
   bool ended() const { return connection_.ended(); }
-  // Who makes the records of TLS, for people, once it is connected; empty without TLS.
+  // The maker of TLS' records, kernel or engine, for people, once it is connected; empty without TLS.
   std::string tls_maker() const { return tls_ != nullptr ? tls_->maker() : std::string(); }
 
  private:

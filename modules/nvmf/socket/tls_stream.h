@@ -66,7 +66,7 @@ class TlsStream {
   // The kernel has not taken all that was sent, and Send is to be called again, if need be with nothing: after the event where is_full(),
   // at once where not.
   bool wants_to_send() const { return !session_->output().empty() || send_error_.has_value(); }
-  // Who makes the records, for people: "the kernel". Once the handshake is over.
+  // The records' maker, for people: "the kernel", or "the engine" and why. Once the handshake is over.
   std::string maker() const;
   // The kernel has said that it takes nothing more now. Without that no event will come: not after an error, which the next Send has.
   bool is_full() const { return is_full_; }

@@ -304,7 +304,7 @@ Status SpecKeys::SetSecret(const std::string& name, const SubsystemSecret& secre
                    {{"field", fmt::format("spec.{}", secret.field)}});
 }
 
-// They are checked and wrapped as a subsystem's: in a spec that has nothing else, and which nobody sees.
+// The secrets are checked and wrapped as a subsystem's: in a spec that has nothing else, and which nobody sees.
 Status SpecKeys::WrapSecrets(const std::string& service, v1::DiscoverSubsystemsRequest* request) const {
   v1::SubsystemSpec spec;
   const auto given = SecretsOf(request);
