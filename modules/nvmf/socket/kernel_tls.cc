@@ -54,6 +54,16 @@ union TypeMessage {
   std::array<char, CMSG_SPACE(sizeof(uint8_t))> bytes;
 };
 
+// A record's content with its type; both outlive the message.
+msghdr MessageOf(iovec& content, TypeMessage& type) {
+  msghdr message{};
+  message.msg_iov = &content;
+  message.msg_iovlen = 1;
+  message.msg_control = &type;
+  message.msg_controllen = sizeof(type);
+  return message;
+}
+
 }  // namespace
 
 int Attach(int socket_fd) {
@@ -71,11 +81,7 @@ int GiveKeys(int socket_fd, Direction direction, const RecordKeys& keys) {
 std::optional<Record> TakeDataless(int socket_fd, std::span<uint8_t> to) {
   iovec piece{to.data(), to.size()};
   TypeMessage type{};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = &type;
-  message.msg_controllen = sizeof(type);
+  msghdr message = MessageOf(piece, type);
   ssize_t got = 0;
   do {
     got = recvmsg(socket_fd, &message, MSG_DONTWAIT);
@@ -94,11 +100,7 @@ void SendAlert(int socket_fd, uint8_t level, uint8_t alert) {
   type.header.cmsg_type = TLS_SET_RECORD_TYPE;
   type.header.cmsg_len = CMSG_LEN(sizeof(uint8_t));
   *CMSG_DATA(&type.header) = static_cast<uint8_t>(ContentType::kAlert);
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = &type;
-  message.msg_controllen = sizeof(type);
+  msghdr message = MessageOf(piece, type);
   // A record that could not be opened stands as the socket's error, which would be the answer to the alert.
   int error_number = 0;
   socklen_t bytes = sizeof(error_number);
