@@ -394,7 +394,13 @@ void Reservation::EndJoin(const cleat::Status& status) {
 // ---- ShutOut
 
 void Reservation::TookFind(const Result<ReservationReport>& report) {
-  const cleat::Status own = report ? CheckOwn(*report) : cleat::Status(report.error());
+  cleat::Status own = report ? CheckOwn(*report) : cleat::Status(report.error());
+  // What a look has found gone may be listed again, by a target that is broken; nobody knows what it let in meanwhile.
+  if (own && !joined_) {
+    own = Error(
+        ErrorCode::kFailedPrecondition,
+        config_.who + ": the target lists this life again, which had no part in the reservation before");
+  }
   if (!own) {
     EndShutOut(ShutOutEnd::kNotYet, own.error().message);
     return;

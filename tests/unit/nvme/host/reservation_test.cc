@@ -335,6 +335,19 @@ TEST(ReservationShutOut, ALifeThatWasShutOutItselfProvesNothing) {
   EXPECT_EQ(scene.beside.ShutOut(kDead).end, ShutOutEnd::kProved) << "over another path";
 }
 
+TEST(ReservationShutOut, ALifeThatWasFoundWithoutAReservationProvesNothingThoughItIsListedAgain) {
+  Scene scene;
+  const ReservationType type = std::exchange(scene.target.type, ReservationType::kNone);
+  scene.fresh.reservation.See();
+  scene.fresh.Serve();
+  ASSERT_FALSE(scene.fresh.reservation.joined());
+  scene.target.type = type;
+  const ShutOutResult result = scene.ShutOut();
+  EXPECT_EQ(result.end, ShutOutEnd::kNotYet);
+  EXPECT_TRUE(Says(result.reason, "lists this life again")) << result.reason;
+  EXPECT_EQ(scene.target.preemptions, 0U);
+}
+
 TEST(ReservationShutOut, AReportThatFailsAfterThePreemptionIsAskedForAgain) {
   Scene scene;
   scene.Before(Opcode::kReservationReport, 2, [&] {
