@@ -403,6 +403,7 @@ void EngineLink::HandleReply(Peer& peer, Datagram& datagram) {
     return Doom(peer, fmt::format("its answer to request {} has more than {} bytes", datagram.envelope.id(),
                                   kReplyBytesMax));
   }
+  so_far.clear_more();  // of the parts before, which are one answer with this one
   const Peer::Unanswered answered = std::move(it->second);
   peer.unanswered.erase(it);
   answered.done(answered.so_far, datagram.fds.empty() ? UniqueFd() : std::move(datagram.fds.front()));

@@ -115,7 +115,7 @@ void DiscoveryRequests::Ask(const std::shared_ptr<const DiscoveryQuestion>& ques
                               if (!status.ok())
                                 return question->Give(Failed(engine, *question, status.error()));
                               auto log = FromEngine(reply.discovery());
-                              if (reply.more()) return question->Tell(std::move(log));
+                              if (reply.more() && question->watches()) return question->Tell(std::move(log));
                               question->Give(std::move(log));
                             });
   asked_.push_back({.question = question, .engine = asker->info.peer, .request = request});

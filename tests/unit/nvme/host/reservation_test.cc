@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "base/random.h"
 #include "tests/unit/nvme/host/reservation_target.h"
 
