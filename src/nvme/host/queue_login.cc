@@ -113,7 +113,7 @@ void QueueLogin::BeginAuthentication(QueuePair& queue, uint64_t now_ns) {
 Result<bool> QueueLogin::TakeAuthentication(QueuePair& queue, const CompletionEntry& entry,
                                             uint64_t data_bytes, uint64_t now_ns) {
   const auto progress = authentication_->Take(queue, entry, data_bytes, now_ns);
-  if (!progress) return asked_ ? progress.error() : Unasked(progress.error());
+  if (!progress) return Refused(progress.error());
   if (*progress == auth::Progress::kCompute) {
     state_ = State::kCompute;
     left_ns_ = deadline_ns_ - std::min(deadline_ns_, now_ns);
@@ -128,8 +128,8 @@ Result<bool> QueueLogin::TakeAuthentication(QueuePair& queue, const CompletionEn
 
 // A target that knows nothing of authentication answers with one of many statuses, and one that has no secrets for this host (SPDK's) says that
 // the host's is wrong. None of it passes by itself.
-Error QueueLogin::Unasked(const Error& error) const {
-  if (error.code == ErrorCode::kDataLoss) return error;
+Error QueueLogin::Refused(const Error& error) const {
+  if (asked_ || error.code == ErrorCode::kDataLoss) return error;
   return {
       ErrorCode::kPermissionDenied,
       error.message +
@@ -161,14 +161,18 @@ std::optional<Error> QueueLogin::Overdue(uint64_t now_ns) const {
                     config_.who, ComputeTimeoutNs() / kMillisecondNs, config_.kato_ms));
   }
   // Whatever the authentication waits for is late; where the target is only being told of a failure, that failure is the reason.
-  if (state_ == State::kAuthentication) return authentication_->Overdue(UINT64_MAX);
+  if (state_ == State::kAuthentication) {
+    const std::optional<Error> late = authentication_->Overdue(UINT64_MAX);
+    return late ? WhyEnded(*late) : late;
+  }
   return Error(ErrorCode::kDeadlineExceeded, fmt::format("{}: the target has not answered Connect in {} ms",
                                                          config_.who, config_.timeout_ns / kMillisecondNs));
 }
 
 Error QueueLogin::WhyEnded(const Error& reason) const {
-  if (authentication_ == nullptr) return reason;
-  return authentication_->refusal().value_or(reason);
+  if (authentication_ == nullptr || reason.code == ErrorCode::kCancelled) return reason;
+  const std::optional<Error> refusal = authentication_->refusal();
+  return refusal ? Refused(*refusal) : reason;
 }
 
 }  // namespace cleat::nvme::host

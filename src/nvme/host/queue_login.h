@@ -75,7 +75,8 @@ class QueueLogin {
   void Computed(fabrics::QueuePair& queue, uint64_t now_ns);
   // An error once the target, or this host's arithmetic, has taken too long.
   std::optional<Error> Overdue(uint64_t now_ns) const;
-  // What to call the end of the queue pair, which ended for `reason`: Linux closes the connection while it is being told why it is refused.
+  // What to call the end of the queue pair, which ended for `reason`, kCancelled if this host has ended it: Linux closes the connection while
+  // it is being told why it is refused.
   Error WhyEnded(const Error& reason) const;
 
   bool ready() const { return state_ == State::kReady; }
@@ -94,7 +95,7 @@ class QueueLogin {
                                   uint64_t data_bytes, uint64_t now_ns);
   void BeginAuthentication(fabrics::QueuePair& queue, uint64_t now_ns);
   cleat::Status CheckAnswer(const fabrics::ConnectAnswer& answer) const;
-  Error Unasked(const Error& error) const;
+  Error Refused(const Error& error) const;
   uint64_t ComputeTimeoutNs() const;
 
   const QueueLoginConfig config_;

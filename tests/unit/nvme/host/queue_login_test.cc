@@ -213,6 +213,29 @@ TEST(QueueLogin, AWrongSecretOnEitherSideIsARefusal) {
   EXPECT_EQ(own.controller.failure2, 1);
 }
 
+// Linux closes the connection before it answers AUTH_Failure2.
+TEST(QueueLogin, ATargetThatIsGoneBeforeItHearsWhyItIsRefusedIsRefusedForThat) {
+  const Error closed(ErrorCode::kUnavailable, "q: the connection was closed");
+  for (const uint64_t asks : {uint64_t{0}, kAuthenticate}) {
+    Scene scene(SecretsOf(true));
+    scene.target.connect_result |= asks;
+    (*scene.controller.own_secret)[0] ^= 1;
+    int sends = 0;  // of Authentication Send: negotiation, reply, failure
+    scene.target.mute = [&sends](const auto& entry) { return entry.nsid == 5 && ++sends > 2; };
+    scene.Begin();
+    while (scene.computing) scene.Compute();
+    ASSERT_FALSE(scene.error) << "the target has answered: " << scene.why();
+    for (const Error& why :
+         {scene.login().WhyEnded(closed), scene.login().Overdue(UINT64_MAX).value_or(closed)}) {
+      EXPECT_EQ(why.code, ErrorCode::kPermissionDenied) << why.message;
+      EXPECT_NE(why.message.find("does not have the secret of subsystem"), std::string::npos) << why.message;
+      EXPECT_EQ(why.message.find("it has not asked for authentication") != std::string::npos, asks == 0);
+    }
+    const Error cancelled(ErrorCode::kCancelled, "closed here");
+    EXPECT_EQ(scene.login().WhyEnded(cancelled).code, ErrorCode::kCancelled);
+  }
+}
+
 TEST(QueueLogin, TheTargetHasOneTimeForAllItsAnswers) {
   Scene scene(SecretsOf(true));
   scene.target.connect_result |= kAuthenticate;
