@@ -33,6 +33,7 @@ DEPTHS = (1, 32, 128)
 SWITCHES = {
     "--one-piece-a-send": (32, ()),
     "--read-on-events": (32, ()),
+    "--receive-buffer-kib=1": (32, ()),  # no two PDUs in one system call
     "--digests-by-table": (32, ("--header-digest", "--data-digest")),
     "--window-by-kernel": (128, ()),
 }
@@ -93,7 +94,7 @@ def measure_against(lab: Lab, target: SpdkTarget) -> dict[str, Figure]:
 def switched(lab: Lab, switch: str) -> dict[str, Figure]:
     depth, options = SWITCHES[switch]
     runs = interleave({"on": lambda: ours(lab, depth, *options), "off": lambda: ours(lab, depth, switch, *options)}, lab.pace.rounds)
-    name = "tcp_initiator_" + switch.strip("-").replace("-", "_")
+    name = "tcp_initiator_" + switch.strip("-").replace("-", "_").replace("=", "_")
     return {f"{name}_cost_ratio": ratio(column(runs["off"], "turn_ns"), column(runs["on"], "turn_ns")),
             f"{name}_rate_ratio": ratio(column(runs["off"], "kiops"), column(runs["on"], "kiops"))}
 
