@@ -262,6 +262,7 @@ void NvmfDisk::LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) 
 void NvmfDisk::LifeEnded(DiskPath& path, LifeId life, const Error& reason) {
   doubt_.ledger().Over(life);
   if (reservation_) reservation_->End(life);
+  SeeWhatIsToBeProved();
   CountQueues();
   if (!closing_) losses_.Note(path.where(), life, reason, HasUsablePath());
   SeeSize();  // another path may have more, that waits for this one
@@ -367,6 +368,7 @@ void NvmfDisk::Left(const NvmfChannelPort* port) {
     if (waits != links_.end()) BeginLife(*waits, *path);
   }
   doubt_.Publish();
+  SeeWhatIsToBeProved();
   GoOnWhenReported();
 }
 
@@ -411,9 +413,9 @@ void NvmfDisk::DoubtPublished() {
   TellPathsChanged();
 }
 
-// A life that a reactor may still send for is no dead one yet.
+// A life that a reactor may still send for is no dead one yet. What changes that need not change the table: the reactors may obey it already.
 void NvmfDisk::SeeWhatIsToBeProved() {
-  if (!reservation_ && !quiesced_) return;
+  if ((!reservation_ && !quiesced_) || !doubt_.MayPublish()) return;
   std::vector<LifeId> lives = doubt_.ledger().lives();
   std::erase_if(lives, [this](LifeId life) { return !doubt_.ledger().IsReported(life); });
   if (quiesced_ && !closing_) {

@@ -218,9 +218,8 @@ void DiskReservation::ShutOutEnded(LifeId id, LifeId dead, const ShutOutResult& 
   if (found != nullptr) found->over = 0;
   if (!active_) return;  // the log is another engine's
   if (found != nullptr && result.end == ShutOutEnd::kProved) {
-    const bool was_in_doubt = found->in_doubt;
     Forget(dead);
-    if (was_in_doubt) owner_.ProvedDead(dead);
+    owner_.ProvedDead(dead);
   } else if (found != nullptr) {
     NotProved(*found, id, result);
   }

@@ -59,6 +59,25 @@ TEST_F(NvmfReservation, WhatADeadPathLeftInDoubtIsProvedOverByTheTarget) {
   EXPECT_EQ(rig_.target.counts.conflicts, 0U);
 }
 
+// The reactor has said all that it left, and obeys the table, before the association is given up: nothing but that end remains to be heard of.
+TEST_F(NvmfReservation, WhatAnIoQueueLeftThatBrokeAloneIsProvedOverToo) {
+  Open();
+  auto disk = rig_.Channel();
+  rig_.target.faults.mute_writes = true;
+  OneWrite write(8192, 4096, 1);
+  write.Start(*disk);
+  rig_.Until([&] { return rig_.target.counts.muted > 0; });
+  rig_.target.faults.mute_writes = false;
+  rig_.target.faults.cut_io = true;
+  OneWrite other(65536, 4096, 2);
+  other.Start(*disk);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+  EXPECT_EQ(disk->Wait(other.io), IoStatus::kOk);
+  OneWrite newer(8192 + 2048, 4096, 3);
+  newer.Start(*disk);
+  EXPECT_EQ(disk->Wait(newer.io), IoStatus::kOk) << "without anybody's word";
+}
+
 TEST_F(NvmfReservation, WhereTheTargetsPromiseDoesNotCountSomebodysWordIsWaitedFor) {
   rig_.subsystem.proofs.preempted = false;
   Open();
