@@ -45,6 +45,7 @@ void DiskDoubt::Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool a
 }
 
 void DiskDoubt::Yield() {
+  Publish();
   if (log_ == nullptr) return;
   // Lives that go on have nothing under way, and would be taken for some that are over.
   if (log_->is_taken()) log_->StoreLives(ledger_.lives());
@@ -66,7 +67,12 @@ void DiskDoubt::Stop() {
   word_later_.Cancel();
 }
 
+void DiskDoubt::PublishSoon() {
+  if (!publish_soon_.pending()) control_.AddTimer(publish_soon_, control_.now_ns());
+}
+
 void DiskDoubt::Publish() {
+  publish_soon_.Cancel();
   if (!MayPublish()) return;
   if (std::exchange(published_version_, ledger_.version()) == ledger_.version()) return;
   if (log_ != nullptr) log_->Store(ledger_);

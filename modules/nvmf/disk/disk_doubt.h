@@ -5,7 +5,10 @@
 // Changes of the ledger take effect by Publish: the log has them first and the reactors after it, so that none obeys what the next engine
 // would not know of. While another engine has the log nothing is published; Take publishes what has come meanwhile.
 //
-// Ownership: the disk's core owns it and outlives it. The owner is called from within Publish, Take and ConfirmDead, and from a timer.
+// What reactors report is published once a turn (PublishSoon): each of thousands of requests may have something to say when a path dies, and each
+// time every reactor gets the whole table, on a reactor that all disks share.
+//
+// Ownership: the disk's core owns it and outlives it. The owner is called from within Publish, Take, Yield and ConfirmDead, and from timers.
 #pragma once
 
 #include <cstddef>
@@ -67,11 +70,12 @@ class DiskDoubt {
   // The disk is being closed: words are not looked for any more.
   void Stop();
 
-  // A change of it is followed by Publish.
+  // A change of it is followed by Publish, or PublishSoon.
   nvme::host::DoubtLedger& ledger() { return ledger_; }
   const nvme::host::DoubtLedger& ledger() const { return ledger_; }
   bool MayPublish() const { return log_ == nullptr || log_->is_taken(); }
   void Publish();
+  void PublishSoon();
   // A reactor has joined; while MayPublish.
   void OpenRow(uint32_t reactor);
   // Lives have begun: before anything is sent for them.
@@ -89,6 +93,12 @@ class DiskDoubt {
     DiskDoubt& doubt;
   };
 
+  struct PublishTimer : Timer {
+    explicit PublishTimer(DiskDoubt& d)
+        : Timer([](Timer& timer) { static_cast<PublishTimer&>(timer).doubt.Publish(); }), doubt(d) {}
+    DiskDoubt& doubt;
+  };
+
   void AwaitWord();
   void LookForWord();
   void LogConfirmed() const;
@@ -103,6 +113,7 @@ class DiskDoubt {
   uint64_t held_until_ns_ = 0;
   bool stopped_ = false;
   WordTimer word_later_{*this};  // runs while anything is in doubt
+  PublishTimer publish_soon_{*this};
 };
 
 }  // namespace cleat::modules

@@ -338,6 +338,7 @@ void NvmfDisk::Joined(std::shared_ptr<NvmfChannelPort> port) {
   link.number = doubt_.ledger().Joined();
   Tell(link,
        [number = link.number, rule = in_doubt_](NvmfChannel& channel) { channel.Welcome(number, rule); });
+  doubt_.Publish();
   if (doubt_.MayPublish()) {
     doubt_.OpenRow(link.number);
     SendTable(link);
@@ -346,7 +347,6 @@ void NvmfDisk::Joined(std::shared_ptr<NvmfChannelPort> port) {
   for (const auto& path : paths_) {
     if (path->is_admitted()) BeginLife(links_.back(), *path);
   }
-  doubt_.Publish();
 }
 
 void NvmfDisk::Left(const NvmfChannelPort* port) {
@@ -367,7 +367,7 @@ void NvmfDisk::Left(const NvmfChannelPort* port) {
                                     [index](const Link& link) { return link.queues[index] == 0; });
     if (waits != links_.end()) BeginLife(*waits, *path);
   }
-  doubt_.Publish();
+  doubt_.PublishSoon();
   SeeWhatIsToBeProved();
   GoOnWhenReported();
 }
@@ -386,24 +386,24 @@ void NvmfDisk::Conflicted(LifeId life) {
 
 void NvmfDisk::Take(const nvme::host::LifeReport& report) {
   doubt_.ledger().Take(report);
-  doubt_.Publish();
+  doubt_.PublishSoon();
   GoOnWhenReported();
 }
 
 void NvmfDisk::Take(const nvme::host::DoubtAck& ack) {
   doubt_.ledger().Take(ack);
-  doubt_.Publish();
+  doubt_.PublishSoon();
   changed_.Pulse();
 }
 
 void NvmfDisk::Take(const nvme::host::BarrierEnded& ended) {
   doubt_.ledger().Take(ended);
-  doubt_.Publish();
+  doubt_.PublishSoon();
 }
 
 void NvmfDisk::GivenUp(nvme::host::OriginId origin) {
   doubt_.ledger().Disown(origin);
-  doubt_.Publish();
+  doubt_.PublishSoon();
 }
 
 void NvmfDisk::DoubtPublished() {

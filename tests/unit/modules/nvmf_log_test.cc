@@ -410,5 +410,44 @@ TEST_F(TheLogOfADisk, OfAnotherSizeIsRefused) {
       << opened.error().message;
 }
 
+struct PublishedCount final : DiskDoubtOwner {
+  std::vector<LifeId> LivingLives() const override { return {}; }
+  void DoubtPublished() override { ++published; }
+  int published = 0;
+};
+
+// Each request that dies with its path may have something to say, on a reactor that all disks share.
+TEST(WhatIsInDoubtOfADisk, IsPublishedOnceATurnHoweverMuchIsReported) {
+  constexpr uint64_t kWrites = 128;
+  const MonotonicClock clock;
+  const auto control = std::move(Reactor::Make(clock, {})).value();
+  const LogFile log;
+  PublishedCount owner;
+  DiskDoubt doubt("disks/n", {}, *control, owner);
+  ASSERT_TRUE(doubt.MapLog(log.Duplicate()).ok());
+  ASSERT_TRUE(doubt.TryOwn().ok());
+  doubt.Take({}, NvmfRig::kBytes, false);
+  const uint32_t reactor = doubt.ledger().Joined();
+  nvme::host::LifeReport report{.reactor = reactor, .life = 7, .perhaps = {}};
+  for (uint64_t i = 0; i < kWrites; ++i) report.perhaps.push_back({.origin = i + 1, .range = {i * 2, 1}});
+  owner.published = 0;
+  doubt.ledger().Take(report);
+  doubt.PublishSoon();
+  for (uint64_t i = 0; i < kWrites; ++i) {
+    doubt.ledger().Disown(i + 1);
+    doubt.PublishSoon();
+  }
+  EXPECT_EQ(owner.published, 0);
+  while (owner.published == 0) control->RunOnce();
+  for (int turn = 0; turn < 10; ++turn) control->RunOnce();
+  EXPECT_EQ(owner.published, 1);
+  EXPECT_EQ(log.Found()->size(), kWrites);
+  // What is not yet published when another engine gets the log is in it.
+  doubt.ledger().Take({.reactor = reactor, .life = 8, .perhaps = {{.origin = 1000, .range = {1000, 1}}}});
+  doubt.PublishSoon();
+  doubt.Yield();
+  EXPECT_EQ(log.Found()->size(), kWrites + 1);
+}
+
 }  // namespace
 }  // namespace cleat::modules::nvmf_log_test
