@@ -40,8 +40,8 @@ class PeerTest(BenchTest):
             target.listen(NQN, address)
         return target
 
-    def disk(self, addresses):
-        return RemoteDisk(self.bench.cleat(), addresses, nqn=NQN, uuid=UUID, size_bytes=DISK_MIB * MIB, keep_alive_ms=KEEP_ALIVE_MS)
+    def disk(self, addresses, options=()):
+        return RemoteDisk(self.bench.cleat(), addresses, nqn=NQN, uuid=UUID, size_bytes=DISK_MIB * MIB, keep_alive_ms=KEEP_ALIVE_MS, options=options)
 
 
 class FioTest(PeerTest):
@@ -111,6 +111,18 @@ class LoadTest(PeerTest):
         target = self.bench.keep(SpdkNamespace(self.bench, self.image, NQN, UUID)).wait_ready()
         result = NvmfEvents(self.disk(target.addresses), target, KEEP_ALIVE_MS).under_load(self.bench)
         self.assertEqual(result["reconnects"], 2)  # an engine killed and one upgraded
+
+
+class ProofTest(PeerTest):
+    """The same, with the target's word: what dead paths and dead engines left is proved over, but for what the target forgot with its process
+    or its namespace."""
+
+    def test_nothing_is_lost_and_nobody_says_what_is_dead(self):
+        target = self.bench.keep(SpdkNamespace(self.bench, self.image, NQN, UUID)).wait_ready()
+        events = NvmfEvents(self.disk(target.addresses, ("--reservations", "proof")), target, KEEP_ALIVE_MS, proves=True)
+        result = events.under_load(self.bench)
+        self.assertEqual(result["reconnects"], 2)
+        self.assertEqual(events.proofs, 6)  # two cuts, two black holes, a pause, an engine killed
 
 
 if __name__ == "__main__":

@@ -73,12 +73,15 @@ class RemoteDisk:
 
 
 class NvmfEvents:
-    """Each leaves all as it was, and nothing in doubt."""
+    """Each leaves all as it was, and nothing in doubt. `proves`: the disk's target proves by reservations what is dead, as long as it has them;
+    otherwise somebody's word ends the doubt."""
 
-    def __init__(self, disk, target, keep_alive_ms):
+    def __init__(self, disk, target, keep_alive_ms, *, proves=False):
         self.disk = disk
         self.target = target
         self._keep_alive_ms = keep_alive_ms
+        self._proves = proves
+        self.proofs = 0
         self._paths = range(len(target.addresses))
 
     # ---- What is seen
@@ -96,11 +99,15 @@ class NvmfEvents:
         """Until the target has nothing left of what it had by that path."""
         wait_for("the target to miss its host", lambda: self.target.has_lost(before, [path]), bool)
 
-    def settle(self, before, lost):
+    def settle(self, before, lost, *, forgotten=False):
         """Until each path is up again and the target has nothing left of the lost ones', of `before`. Only then is the word true that their
-        commands are dead."""
+        commands are dead. `forgotten`: nor does it have their registrations, and so proves nothing of them."""
         wait_for("the paths to come back", lambda: self.target.is_settled(before, lost), bool)
-        self.disk.confirm_dead()
+        if self._proves and not forgotten:
+            wait_for("the target's proof that nothing is in doubt", self.disk.doubt, lambda doubt: not doubt)
+            self.proofs += 1
+        else:
+            self.disk.confirm_dead()
 
     # ---- What happens
 
@@ -138,7 +145,7 @@ class NvmfEvents:
 
     def kill_target(self):
         self.target.restart()
-        self.settle(set(), self._paths)
+        self.settle(set(), self._paths, forgotten=True)
 
     def resize(self):
         size_bytes = 2 * self.disk.size_bytes()
@@ -148,8 +155,9 @@ class NvmfEvents:
     def remove(self):
         self.target.remove_namespace()
         wait_for("the disk to miss its namespace", lambda: self.disk.attachment()["storage_state"], lambda state: state != "STORAGE_STATE_OK")
+        before = self.target.lives() if self._proves else set()  # which end, as they have to register anew
         self.target.add_namespace()
-        self.settle(set(), self._paths)
+        self.settle(before, self._paths, forgotten=True)
 
     def kill_engine(self):
         before = self.target.lives()

@@ -75,8 +75,9 @@ struct AssociationInfo {
 enum Changed : uint32_t {
   kChangedSize = 1U << 0,  // more or fewer blocks, or another of NamespaceInfo's values
   kChangedPresence = 1U << 1,
-  kChangedAna = 1U << 2,  // state, group or problem
-  kLookedAgain = 1U << 3  // nothing: what Recheck has asked for is done
+  kChangedAna = 1U << 2,   // state, group or problem
+  kLookedAgain = 1U << 3,  // nothing: what Recheck has asked for is done
+  kReadAnew = 1U << 4      // always: it may have been gone and be back, and look as before
 };
 
 // Called from within methods and callbacks of the queue pair, and may call End and Recheck from there; destroys the association after Gone.

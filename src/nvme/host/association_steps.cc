@@ -546,7 +546,7 @@ void Association::Settle() {
     owner_.Live(config_.life, info_);
     return;
   }
-  uint32_t changed = 0;
+  uint32_t changed = kReadAnew;
   if (!SameSpace(info_.space, fresh_.space)) changed |= kChangedSize;
   if (info_.present != fresh_.present) changed |= kChangedPresence;
   if (info_.ana != fresh_.ana || info_.ana_group != fresh_.ana_group ||
@@ -555,7 +555,7 @@ void Association::Settle() {
   // What was asked meanwhile is done by the next one alone.
   if (std::exchange(rechecks_, false)) changed |= kLookedAgain;
   info_ = fresh_;
-  if (changed != 0) owner_.Changed(config_.life, changed, info_);
+  owner_.Changed(config_.life, changed, info_);
 }
 
 }  // namespace cleat::nvme::host

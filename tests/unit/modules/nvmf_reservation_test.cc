@@ -78,6 +78,33 @@ TEST_F(NvmfReservation, WhatAnIoQueueLeftThatBrokeAloneIsProvedOverToo) {
   EXPECT_EQ(disk->Wait(newer.io), IoStatus::kOk) << "without anybody's word";
 }
 
+TEST_F(NvmfReservation, ANamespaceThatComesBackWithoutItsRegistrationsIsJoinedAnew) {
+  Open();
+  auto disk = rig_.Channel();
+  const std::vector<LifeId> before = Lives();
+  ASSERT_EQ(before.size(), 1U);
+  rig_.target.faults.detached = true;
+  rig_.target.NotifyNamespace();
+  rig_.UntilBroken();
+  rig_.target.Reservations([](ReservationTarget& reservations) { reservations = {}; });
+  rig_.target.faults.detached = false;
+  rig_.target.NotifyNamespace();
+  rig_.Until([&] { return Registered() == 1; });
+  EXPECT_NE(Lives(), before);
+  OneWrite write(0, 4096, 1);
+  write.Start(*disk);
+  EXPECT_EQ(disk->Wait(write.io), IoStatus::kOk);
+}
+
+TEST_F(NvmfReservation, SoIsOneThatIsBackBeforeItWasMissed) {
+  Open();
+  const std::vector<LifeId> before = Lives();
+  rig_.target.Reservations([](ReservationTarget& reservations) { reservations = {}; });
+  rig_.target.NotifyNamespace();
+  rig_.Until([&] { return Registered() == 1; });
+  EXPECT_NE(Lives(), before);
+}
+
 TEST_F(NvmfReservation, WhereTheTargetsPromiseDoesNotCountSomebodysWordIsWaitedFor) {
   rig_.subsystem.proofs.preempted = false;
   Open();

@@ -14,9 +14,12 @@ void News::Live(uint64_t life, const AssociationInfo& live) {
 void News::Changed(uint64_t life, uint32_t bits, const AssociationInfo& now) {
   EXPECT_EQ(life, kLife);
   EXPECT_TRUE(info && !lost);
-  changed |= bits;
-  ++changes;
+  EXPECT_NE(bits & kReadAnew, 0U);
+  ++readings;
   info = now;
+  if (bits == kReadAnew) return;
+  changed |= bits & ~uint32_t{kReadAnew};
+  ++changes;
 }
 
 void News::Lost(uint64_t life, const Error& reason) {

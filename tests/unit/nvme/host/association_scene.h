@@ -27,7 +27,8 @@ struct News final : AssociationOwner {
 
   std::optional<AssociationInfo> info;
   uint32_t changed = 0;
-  uint32_t changes = 0;
+  uint32_t changes = 0;   // with anything that is different or was asked for
+  uint32_t readings = 0;  // these, and those that found all as it was
   std::optional<Error> lost;
   bool gone = false;
 };

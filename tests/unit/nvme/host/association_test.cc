@@ -361,6 +361,16 @@ TEST(Association, AResizeAndARemovalAreToldAndTheReturn) {
   EXPECT_TRUE(scene.news.info->present);
 }
 
+// It may have been gone and be back: what hosts had registered there is lost then.
+TEST(Association, ANamespaceThatIsAsItWasWhenItIsReadAgainIsToldOf) {
+  Scene scene;
+  scene.Begin();
+  scene.target.Tell(kNamespaceEvent);
+  scene.Pass(kSecondNs);
+  EXPECT_EQ(scene.news.readings, 1U);
+  EXPECT_EQ(scene.news.changes, 0U);
+}
+
 TEST(Association, ARecheckIsToldThoughNothingHasChanged) {
   Scene scene;
   scene.Begin();
