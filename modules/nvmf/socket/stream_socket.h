@@ -43,7 +43,7 @@ class StreamSocket {
   // The most pieces of memory that one system call takes here.
   static constexpr size_t kPiecesMax = 256;
   // A peer that has vanished without a word is noticed on an idle connection (keepalive) and on one with unacknowledged bytes (user
-  // timeout) alike. NVMe's own keep alive notices more; these are for queues that wait for a target that never answers.
+  // timeout) alike. On an admin queue NVMe's own keep alive notices more, and ends the I/O queues with it.
   static constexpr int kKeepAliveIdleS = 10;
   static constexpr int kKeepAliveIntervalS = 5;
   static constexpr int kKeepAliveProbes = 4;

@@ -37,9 +37,10 @@ class QueuePairOwner {
   virtual void Connected() = 0;
   // `data_bytes`: how much of from_target was filled, without gaps from its beginning.
   virtual void Completed(uint64_t cookie, const CompletionEntry& entry, uint64_t data_bytes) = 0;
+  // The queue pair has ended, and this command was in flight. Before Ended.
+  virtual void Unanswered(uint64_t cookie, Reached reached) = 0;
   // Its end, once, last: `reason` names what broke. Each command in flight has come back before: by Unanswered, or by Completed where the
   // target had answered while the last of the command's data was being sent.
-  virtual void Unanswered(uint64_t cookie, Reached reached) = 0;
   virtual void Ended(const Error& reason) = 0;
 
  protected:

@@ -2,7 +2,6 @@
 // The life of one association: a host and one controller of a subsystem, by one path's admin queue. It logs in, enables the controller, finds
 // the namespace that a disk lies on, and from then on keeps the association alive and follows what the controller tells of the namespace
 // and of the way to it (ANA). A new try is a new Association.
-//
 // Source: NVM Express Base Specification 2.0 ("base"), 3.5 (initialization), 3.6 (shutdown), 3.9 (keep alive), 8.1 (ANA).
 //
 // Ownership and thread: whoever makes it owns it and the admin queue pair, on the reactor's thread that has the queue, and keeps both until

@@ -108,6 +108,10 @@ Result<v1::Disk> DiskDoubt::ConfirmDead(const v1::ConfirmDeadRequest& request) {
   if (doubt.number == 0 || request.doubt_number() != doubt.number)
     return OtherDoubt(disk.name(), request.doubt_number(), doubt.number);
   DoubtLog::Confirm(log.bytes(), doubt.number);
+  // An engine that has just put more into doubt does not believe the word; one that has obeyed it has nothing left.
+  const DoubtLog::Doubt after = DoubtLog::Look(log.bytes(), nvme::host::kDoubtLogShape);
+  if (!after.ranges.empty() && after.number != doubt.number)
+    return OtherDoubt(disk.name(), request.doubt_number(), after.number);
   spdlog::warn("{}: {} ranges of {} bytes in doubt, number {}: confirmed to be dead", disk.name(),
                described->ranges(), described->bytes(), doubt.number);
   *disk.mutable_status()->mutable_doubt() = *described;

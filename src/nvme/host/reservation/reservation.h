@@ -126,7 +126,7 @@ class Reservation {
     kRegister,  // Join
     kCheck,     // Join: who is there now, and is the reservation held?
     kAcquire,   // Join
-    kBackOut,   // Join has failed with join_error_: unregister
+    kBackOut,   // Join has failed with failed_: unregister
     kSee,
     kFind,     // ShutOut: is the dead life a registrant?
     kPreempt,  // ShutOut
