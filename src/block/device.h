@@ -179,10 +179,12 @@ class Device {
     kAttachFailed,  // as kDetached, where no engine had it before this one; else as kStaysAttached: a guest is on it, perhaps
   };
   virtual void SetParting(Parting /*parting*/) {}
-  // Another host is to have the disk as soon as Release can give it to that one (kToOtherHost), which ends this; so does a detach. Engines to
-  // come know it where the device has memory that outlives an engine; elsewhere it is forgotten. While it is acquired.
-  virtual void SetLeaving(bool /*leaving*/) {}
-  virtual bool is_leaving() const { return false; }
+  // Another host is to have the disk of this attachment (a revision that none other has) as soon as Release can give it to that one
+  // (kToOtherHost), which ends this; so does a detach. 0: its guest is here. Engines to come know it where the device has memory that outlives
+  // an engine, and elsewhere it is forgotten. It says nothing of another attachment: what is left of one that was deleted while no engine had
+  // the disk is over. While it is acquired.
+  virtual void SetLeaving(uint64_t /*attachment*/) {}
+  virtual bool IsLeaving(uint64_t /*attachment*/) const { return false; }
 
   // No channel is left. After it the device is only destroyed.
   virtual Task<Status> Close() { co_return Ok{}; }

@@ -49,8 +49,8 @@ class FilterDevice : public Device {
   Task<Status> Resize(uint64_t size_bytes) override;
   void SetInDoubt(const InDoubt& rule) override { below_->SetInDoubt(rule); }
   void SetParting(Parting parting) override { below_->SetParting(parting); }
-  void SetLeaving(bool leaving) override { below_->SetLeaving(leaving); }
-  bool is_leaving() const override { return below_->is_leaving(); }
+  void SetLeaving(uint64_t attachment) override { below_->SetLeaving(attachment); }
+  bool IsLeaving(uint64_t attachment) const override { return below_->IsLeaving(attachment); }
   std::optional<PathsReport> paths() const override { return below_->paths(); }
   Task<Status> Close() override { return below_->Close(); }
 

@@ -31,8 +31,14 @@ void DiskDoubt::GiveUp() {
   if (log_ != nullptr && log_->is_owned()) log_->GiveUp();
 }
 
-void DiskDoubt::SetLeaving(bool leaving) {
-  if (log_ != nullptr && log_->is_owned()) log_->SetLeaving(leaving);
+// The log has room for half of a revision, and no store comes to so many that two could be taken for each other.
+void DiskDoubt::SetLeaving(uint64_t attachment) {
+  if (log_ != nullptr && log_->is_owned()) log_->SetLeaving(static_cast<uint32_t>(attachment));
+}
+
+bool DiskDoubt::IsLeaving(uint64_t attachment) const {
+  const uint32_t leaving = log_ == nullptr ? 0 : log_->log().leaving();
+  return leaving != 0 && leaving == static_cast<uint32_t>(attachment);
 }
 
 void DiskDoubt::Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts) {

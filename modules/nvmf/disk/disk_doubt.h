@@ -59,9 +59,9 @@ class DiskDoubt {
   bool is_first() const { return log_ != nullptr && log_->is_first(); }
   // The disk is detached, or another host's. While it is owned.
   void GiveUp();
-  // Another host is to have the disk, which GiveUp ends. While it is owned; without a log nobody knows.
-  void SetLeaving(bool leaving);
-  bool is_leaving() const { return log_ != nullptr && log_->log().is_leaving(); }
+  // As in block/device.h; GiveUp ends it. While it is owned; without a log nobody knows.
+  void SetLeaving(uint64_t attachment);
+  bool IsLeaving(uint64_t attachment) const;
   // The log, if there is one, is this engine's from now on. `rows`: reactors that have joined. `accepts`: writes do not wait for what it
   // has, for people.
   void Take(std::span<const uint32_t> rows, uint64_t disk_bytes, bool accepts);

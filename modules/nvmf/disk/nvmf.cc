@@ -35,8 +35,8 @@ class OpenedNvmf final : public NvmfDevice {
   }
   void SetAcquireTimeout(uint64_t wait_ns) override { disk_->SetAcquireTimeout(wait_ns); }
   void SetParting(Parting parting) override { disk_->SetParting(parting); }
-  void SetLeaving(bool leaving) override { disk_->SetLeaving(leaving); }
-  bool is_leaving() const override { return disk_->is_leaving(); }
+  void SetLeaving(uint64_t attachment) override { disk_->SetLeaving(attachment); }
+  bool IsLeaving(uint64_t attachment) const override { return disk_->IsLeaving(attachment); }
   Task<Status> Close() override {
     co_await disk_->Close(/*shutdown=*/true);
     co_return Ok{};

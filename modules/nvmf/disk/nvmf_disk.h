@@ -73,8 +73,8 @@ class NvmfDisk final : public NvmfChannelOwner,
   Task<Status> Release();
   void SetParting(block::Device::Parting parting) { parting_ = parting; }
   // As in block/device.h: known to this host's engines by the log.
-  void SetLeaving(bool leaving) { doubt_.SetLeaving(leaving); }
-  bool is_leaving() const { return doubt_.is_leaving(); }
+  void SetLeaving(uint64_t attachment) { doubt_.SetLeaving(attachment); }
+  bool IsLeaving(uint64_t attachment) const { return doubt_.IsLeaving(attachment); }
   // No channel is left. With `shutdown` the controller is told.
   Task<void> Close(bool shutdown);
 

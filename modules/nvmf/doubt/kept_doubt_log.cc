@@ -108,9 +108,9 @@ void KeptDoubtLog::GiveUp() {
   log_.GiveUp();
 }
 
-void KeptDoubtLog::SetLeaving(bool leaving) {
+void KeptDoubtLog::SetLeaving(uint32_t attachment) {
   CLEAT_CHECK(is_owned_);
-  log_.SetLeaving(leaving);
+  log_.SetLeaving(attachment);
 }
 
 void KeptDoubtLog::Yield() {

@@ -51,7 +51,7 @@ class KeptDoubtLog {
   // The disk is detached, or another host's: whoever owns it next is the first. While it is owned.
   void GiveUp();
   // For engines to come, too (DoubtLog::SetLeaving). While it is owned.
-  void SetLeaving(bool leaving);
+  void SetLeaving(uint32_t attachment);
   // For engines to come, too (DoubtLog::HoldReservationUntil).
   void HoldReservationUntil(uint32_t second) { log_.HoldReservationUntil(second); }
 

@@ -80,7 +80,7 @@ Task<Status> AttachedDisk::Acquire() {
   owned_ = acquired.ok();
   if (owned_) {
     AddCounters();
-    if (pipeline_->device().is_leaving()) acquire_pending = true;
+    if (pipeline_->device().IsLeaving(spec.revision)) acquire_pending = true;
   }
   co_return acquired;
 }
@@ -99,7 +99,7 @@ void AttachedDisk::LogNotReleased(const Error& error) {
 Task<Status> AttachedDisk::ReleaseToOtherHost() {
   if (!owned_) co_return Ok{};
   block::Device& device = pipeline_->device();
-  device.SetLeaving(true);
+  device.SetLeaving(spec.revision);
   device.SetParting(block::Device::Parting::kToOtherHost);
   Status released = co_await pipeline_->Release();
   device.SetParting(block::Device::Parting::kToNextEngine);

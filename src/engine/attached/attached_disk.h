@@ -47,7 +47,7 @@ class AttachedDisk {
   // Its guest is here, and no other host is to have it. Owned.
   void StayHere() {
     acquire_pending = false;
-    pipeline_->device().SetLeaving(false);
+    pipeline_->device().SetLeaving(0);
   }
   // Its counters go on from these: of another engine that had it. Owned.
   Task<void> ImportCounters(const observe::CarriedCounters& carried);

@@ -25,7 +25,7 @@ struct Storage {
   std::map<std::string, uint64_t> bytes;
   std::map<std::string, std::string> broken;  // can't be acquired: why
   std::map<std::string, std::string> stuck;   // can't be given to another host yet: why
-  std::map<std::string, bool> leaving;        // what each host's engines have kept, by host and disk
+  std::map<std::string, uint64_t> leaving;    // whose, as each host's engines have kept it, by host and disk
 };
 
 class LockDevice final : public block::Device {
@@ -69,13 +69,12 @@ class LockDevice final : public block::Device {
       co_return Error(ErrorCode::kAborted, name() + ": " + stuck);
     if (parting_ == Parting::kStaysAttached) co_return Ok{};  // for the next engine
     storage_.owners[name()].clear();
-    if (parting_ == Parting::kToOtherHost || parting_ == Parting::kDetached) SetLeaving(false);
+    if (parting_ == Parting::kToOtherHost || parting_ == Parting::kDetached) SetLeaving(0);
     co_return Ok{};
   }
-  void SetLeaving(bool leaving) override { storage_.leaving[host_ + name()] = leaving; }
-  bool is_leaving() const override {
-    const auto found = storage_.leaving.find(host_ + name());
-    return found != storage_.leaving.end() && found->second;
+  void SetLeaving(uint64_t attachment) override { storage_.leaving[host_ + name()] = attachment; }
+  bool IsLeaving(uint64_t attachment) const override {
+    return storage_.leaving[host_ + name()] == attachment;
   }
   void SetParting(Parting parting) override { parting_ = parting; }
   Task<Status> Resize(uint64_t size_bytes) override {
@@ -148,8 +147,10 @@ class Side {
     StartEngine();
   }
 
-  Status Attach(uint32_t target, const std::string& disk, bool incoming) {
+  static constexpr uint64_t kRevision = 1;
+  Status Attach(uint32_t target, const std::string& disk, bool incoming, uint64_t revision = kRevision) {
     AttachmentSpec spec;
+    spec.revision = revision;
     spec.controller = controller_->spec().name;
     spec.target = target;
     spec.disk.name = disk;
@@ -373,6 +374,20 @@ TEST_F(DiskOwnershipTest, WhatCantBeGivenUpYetIsGivenUpByTheNextEngine) {
   storage.stuck.clear();
   EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
   EXPECT_EQ(source.states(), States({kIncoming, kReleased}));
+}
+
+// As it is detached while no engine is there, and attached anew for a VM that is to start here.
+TEST_F(DiskOwnershipTest, ANewAttachmentKeepsWhatOneBeforeItWasGivingAway) {
+  source.AttachBoth(false);
+  storage.stuck["disks/y"] = "writes are in doubt";
+  source.HandOff();
+  EXPECT_TRUE(reactors.RunUntil([&] { return !source.message(1).empty(); }));
+  source.RestartEngine();
+  EXPECT_TRUE(source.Attach(1, "disks/y", false, Side::kRevision + 1).ok());
+  storage.stuck.clear();
+  RunFor(5 * kNsPerSecond);
+  EXPECT_EQ(source.states(), States({kActive}));
+  EXPECT_EQ(OwnerOf("y"), "source");
 }
 
 TEST_F(DiskOwnershipTest, AGuestThatComesBackToTheNextEngineHasWhatWasNotGivenUp) {

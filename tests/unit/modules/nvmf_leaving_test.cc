@@ -165,18 +165,22 @@ TEST_F(NvmfLeaving, WhatIsInDoubtKeepsADiskOnItsHost) {
 }
 
 TEST_F(NvmfLeaving, TheNextEngineKnowsThatADiskIsLeavingUntilItHasLeft) {
+  constexpr uint64_t kAttachment = 5;
   const LogFile log;
   OpenWith(log);
-  EXPECT_FALSE(rig_.device->is_leaving());
-  rig_.device->SetLeaving(true);
+  EXPECT_FALSE(rig_.device->IsLeaving(kAttachment));
+  rig_.device->SetLeaving(kAttachment);
+  Write(*rig_.pipeline, 1);
   Part(block::Device::Parting::kStaysAttached);
   OpenWith(log);
-  EXPECT_TRUE(rig_.device->is_leaving());
+  EXPECT_TRUE(rig_.device->IsLeaving(kAttachment));
+  EXPECT_FALSE(rig_.device->IsLeaving(kAttachment + 1)) << "a new one, whose VM is here";
+  EXPECT_FALSE(rig_.device->IsLeaving(0));
   rig_.device->SetParting(block::Device::Parting::kToOtherHost);
   ASSERT_TRUE(rig_.Await(rig_.pipeline->Release()).ok());
   EXPECT_EQ(Registered(), 0U);
   ASSERT_TRUE(rig_.Await(rig_.pipeline->Acquire()).ok());
-  EXPECT_FALSE(rig_.device->is_leaving());
+  EXPECT_FALSE(rig_.device->IsLeaving(kAttachment));
 }
 
 // A target that lets one path out, and says nothing on the other one.

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <type_traits>
 
 #include "base/check.h"
 
@@ -19,12 +20,14 @@ static_assert(std::endian::native == std::endian::little, "kMagic is text");
 
 // The word that makes a place valid, or not, comes after all that was stored before it, for whoever reads the memory once this engine is
 // dead.
-void StoreLast(uint64_t& word, uint64_t value) {
+template <typename Word>
+void StoreLast(Word& word, std::type_identity_t<Word> value) {
   std::atomic_ref(word).store(value, std::memory_order_release);
 }
 
-uint64_t Load(const uint64_t& word) {
-  return std::atomic_ref(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
+template <typename Word>
+Word Load(const Word& word) {
+  return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_acquire);
 }
 
 bool IsZero(std::span<const uint8_t> memory) {
@@ -198,27 +201,22 @@ DoubtLog::Claimed DoubtLog::Claim() {
   const uint32_t before = claims.load(std::memory_order_acquire);
   const uint32_t number = (before + 1) & kClaimMask;
   const bool is_first = (before & kSomebodys) == 0;
-  const uint32_t leaving = is_first ? 0 : before & kLeaving;
-  claims.store(number | kSomebodys | leaving, std::memory_order_release);
+  if (is_first) StoreLast(header_->leaving, 0);
+  claims.store(number | kSomebodys, std::memory_order_release);
   return {.number = number, .is_first = is_first};
 }
 
 void DoubtLog::GiveUp() {
   std::atomic_ref(header_->claims).fetch_and(kClaimMask, std::memory_order_acq_rel);
+  StoreLast(header_->leaving, 0);
 }
 
-void DoubtLog::SetLeaving(bool leaving) {
-  std::atomic_ref claims(header_->claims);
-  if (leaving) {
-    claims.fetch_or(kLeaving, std::memory_order_acq_rel);
-  } else {
-    claims.fetch_and(~kLeaving, std::memory_order_acq_rel);
-  }
+void DoubtLog::SetLeaving(uint32_t attachment) {
+  StoreLast(header_->leaving, attachment);
 }
 
-bool DoubtLog::is_leaving() const {
-  constexpr uint32_t kBoth = kSomebodys | kLeaving;
-  return (std::atomic_ref(header_->claims).load(std::memory_order_acquire) & kBoth) == kBoth;
+uint32_t DoubtLog::leaving() const {
+  return (Load(header_->claims) & kSomebodys) != 0 ? Load(header_->leaving) : 0;
 }
 
 void DoubtLog::HoldReservationUntil(uint32_t second) {

@@ -82,15 +82,16 @@ class DoubtLog {
   // ---- Who has the disk. Apart from all else, so that it holds also where that is lost or damaged
   // The disk is the caller's from now on. Who may claim it, a lock says that is not the log's affair.
   struct Claimed {
-    uint32_t number = 0;    // one more than that of the claim before, modulo 2^30
+    uint32_t number = 0;    // one more than that of the claim before, modulo 2^31
     bool is_first = false;  // nobody has claimed it since GiveUp; a log that was lost was somebody's
   };
   Claimed Claim();
   // The disk is nobody's, as it was detached, or another host's. By who has claimed it last.
   void GiveUp();
-  // Another host is to have the disk, and does not have it yet: true for engines to come, until GiveUp. By who has claimed it last.
-  void SetLeaving(bool leaving);
-  bool is_leaving() const;
+  // Another host is to have the disk of this attachment, and does not have it yet: for engines to come, until GiveUp. 0: none is. By who
+  // has claimed it last, after Open or Format.
+  void SetLeaving(uint32_t attachment);
+  uint32_t leaving() const;
   // A reservation proves something dead for as long as it is held, until this time: in seconds of CLOCK_MONOTONIC; 0: none.
   void HoldReservationUntil(uint32_t second);
   uint32_t reservation_held_until() const;
@@ -117,16 +118,17 @@ class DoubtLog {
     uint64_t ghosts;
     uint64_t rows;       // those behind were never used, and are zeroes
     uint64_t confirmed;  // the number of what an operator knows to be dead; other processes write it
-    uint64_t lives_unknown;
-    uint32_t claims;  // how many, kSomebodys and kLeaving
+    uint32_t lives_unknown;
+    // Counts beside kSomebodys alone. Older engines have it in one word with lives_unknown: the lives are unknown to them, and it ends when they
+    // store theirs.
+    uint32_t leaving;
+    uint32_t claims;  // how many, and kSomebodys
     uint32_t held_until_s;
   };
   // Zeroes of a log that is new; what is behind, up to the header's end, is apart from it.
   static constexpr size_t kNewBytes = 56;
   static constexpr uint32_t kSomebodys = uint32_t{1} << 31;  // of claims
-  static constexpr uint32_t kLeaving =
-      uint32_t{1} << 30;  // counts beside kSomebodys alone: older engines leave it when they give up
-  static constexpr uint32_t kClaimMask = kLeaving - 1;
+  static constexpr uint32_t kClaimMask = kSomebodys - 1;
   static constexpr uint32_t kListShift = 32;
   static constexpr uint32_t kNumberShift = 33;
   static constexpr uint64_t kCountMask = UINT32_MAX;

@@ -86,36 +86,47 @@ TEST_F(TheDoubtLog, IsClaimedByOneEngineAfterTheOtherAndLosesNothingByThat) {
   EXPECT_EQ(log.Read(), std::vector{kOld});
 }
 
-TEST_F(TheDoubtLog, SaysToEnginesToComeThatTheDiskIsLeavingUntilItHasLeft) {
-  std::vector<uint64_t> memory(memory_.size());
-  DoubtLog log = DoubtLog::View(Bytes(memory), kShape);
-  const uint32_t number = log.Claim().number;
-  EXPECT_FALSE(log.is_leaving());
-  log.SetLeaving(true);
-  const DoubtLog::Claimed next = log.Claim();
-  EXPECT_TRUE(log.is_leaving());
+TEST_F(TheDoubtLog, SaysToEnginesToComeWhoseDiskIsLeavingUntilItHasLeft) {
+  const uint32_t number = log_.Claim().number;
+  EXPECT_EQ(log_.leaving(), 0U);
+  log_.SetLeaving(5);
+  const DoubtLog::Claimed next = log_.Claim();
+  EXPECT_EQ(log_.leaving(), 5U);
   EXPECT_EQ(next.number, number + 1);
   EXPECT_FALSE(next.is_first);
-  log.SetLeaving(false);
-  EXPECT_FALSE(log.is_leaving()) << "its guest has come back";
-  log.SetLeaving(true);
-  log.GiveUp();
-  EXPECT_FALSE(log.is_leaving());
-  EXPECT_TRUE(log.Claim().is_first);
-  EXPECT_FALSE(log.is_leaving());
+  log_.StoreLives(std::vector<LifeId>{6});
+  EXPECT_EQ(log_.leaving(), 5U);
+  EXPECT_EQ(log_.ReadLives(), std::vector<LifeId>{6});
+  log_.SetLeaving(0);
+  EXPECT_EQ(log_.leaving(), 0U) << "its guest has come back";
+  log_.SetLeaving(5);
+  log_.GiveUp();
+  EXPECT_EQ(log_.leaving(), 0U);
+  EXPECT_TRUE(log_.Claim().is_first);
+  EXPECT_EQ(log_.leaving(), 0U);
 }
 
 TEST_F(TheDoubtLog, IsNotLeavingWhereAnOlderEngineHasGivenItUp) {
   constexpr size_t kClaims = 56 / sizeof(uint64_t);  // the header's word that has them in its lower half
   constexpr uint64_t kSomebodys = uint64_t{1} << 31;
-  std::vector<uint64_t> memory(memory_.size());
-  DoubtLog log = DoubtLog::View(Bytes(memory), kShape);
-  (void)log.Claim();
-  log.SetLeaving(true);
-  memory[kClaims] &= ~kSomebodys;  // all that it knows of
-  EXPECT_FALSE(log.is_leaving());
-  EXPECT_TRUE(log.Claim().is_first);
-  EXPECT_FALSE(log.is_leaving());
+  (void)log_.Claim();
+  log_.SetLeaving(5);
+  memory_[kClaims] &= ~kSomebodys;  // all that it knows of
+  EXPECT_EQ(log_.leaving(), 0U);
+  EXPECT_TRUE(log_.Claim().is_first);
+  EXPECT_EQ(log_.leaving(), 0U);
+}
+
+// Its lives are one word with what is leaving.
+TEST_F(TheDoubtLog, IsNotLeavingOnceAnOlderEngineHasStoredItsLives) {
+  constexpr size_t kLives = 48 / sizeof(uint64_t);
+  (void)log_.Claim();
+  log_.StoreLives(std::vector<LifeId>{6});
+  log_.SetLeaving(5);
+  EXPECT_NE(memory_[kLives], 0U) << "it takes the lives for unknown";
+  memory_[kLives] = 0;  // once it has stored its own
+  EXPECT_EQ(log_.leaving(), 0U);
+  EXPECT_EQ(log_.ReadLives(), std::vector<LifeId>{6});
 }
 
 TEST_F(TheDoubtLog, WasSomebodysIfItIsLost) {
