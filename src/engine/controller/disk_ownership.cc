@@ -92,7 +92,7 @@ Task<void> DiskOwnership::Run() {
     if (wanted_ && !owned()) {
       co_await AcquireAll();
     } else if (AnyInVain()) {
-      const Status released = co_await ForEachPending(&DiskOwnership::ReleaseOne);
+      const Status released = co_await ForEachPending(&DiskOwnership::ReleaseUnlessWanted);
       if (!released && !wanted_) co_await Pause();
     } else {
       break;
@@ -193,6 +193,12 @@ Task<Status> DiskOwnership::ReleaseOne(Target& target) {
     SetState(disk, AttachmentState::kActive, released.error().message.c_str());
   }
   co_return released;
+}
+
+// The guest may have come back while the target's mutex was waited for: no other host is to get the disk then.
+Task<Status> DiskOwnership::ReleaseUnlessWanted(Target& target) {
+  if (wanted_) co_return Ok{};
+  co_return co_await ReleaseOne(target);
 }
 
 void DiskOwnership::SetState(AttachedDisk& disk, AttachmentState state, const char* message) {

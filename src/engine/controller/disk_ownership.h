@@ -65,6 +65,7 @@ class DiskOwnership final : public vhost::Ownership {
   Task<Status> ForEachPending(DiskTask task);
   Task<Status> AcquireOne(Target& target);
   Task<Status> ReleaseOne(Target& target);
+  Task<Status> ReleaseUnlessWanted(Target& target);
   Task<void> AcquireAll();
   Task<void> Pause();
   void TakeAll();

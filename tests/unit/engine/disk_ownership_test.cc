@@ -25,6 +25,8 @@ struct Storage {
   std::map<std::string, uint64_t> bytes;
   std::map<std::string, std::string> broken;  // can't be acquired: why
   std::map<std::string, std::string> stuck;   // can't be given to another host yet: why
+  std::map<std::string, int> released;        // or tried to be, how often
+  uint64_t resize_ns = 0;                     // takes so long
   std::map<std::string, uint64_t> leaving;    // whose, as each host's engines have kept it, by host and disk
 };
 
@@ -64,6 +66,7 @@ class LockDevice final : public block::Device {
   }
   Task<Status> Release() override {
     EXPECT_EQ(storage_.owners[name()], host_) << "releases what it does not own";
+    ++storage_.released[name()];
     const std::string stuck = storage_.stuck[name()];
     if (!stuck.empty() && parting_ == Parting::kToOtherHost)
       co_return Error(ErrorCode::kAborted, name() + ": " + stuck);
@@ -78,6 +81,7 @@ class LockDevice final : public block::Device {
   }
   void SetParting(Parting parting) override { parting_ = parting; }
   Task<Status> Resize(uint64_t size_bytes) override {
+    co_await Reactor::Current()->SleepFor(storage_.resize_ns);
     SetSize(size_bytes);
     co_return Ok{};
   }
@@ -164,6 +168,12 @@ class Side {
   }
   Status Detach(uint32_t target) { return reactors_.Await(controller_->Detach(target)); }
 
+  // Begins it.
+  void Resize(const std::string& disk, uint64_t bytes) {
+    resize_ = {disk, bytes};
+    Tell([this] { Spawn(DoResize()); });
+  }
+
   // The front end's part, on control.
   void AcquireAsync() {
     Tell([&] { endpoints_.ownership->AcquireAsync([this] { ++told; }); });
@@ -199,6 +209,7 @@ class Side {
     EXPECT_TRUE(reactors_.Await(controller_->Close(Controller::CloseMode::kDetach)).ok());
     controller_.reset();
   }
+  Task<void> DoResize() { EXPECT_TRUE((co_await controller_->Resize(resize_)).ok()); }
   static ControllerSpec SpecOf(const std::string& host) {
     ControllerSpec spec;
     spec.name = "controllers/" + host;
@@ -222,6 +233,7 @@ class Side {
   Endpoints endpoints_;
   ControllerContext context_;
   const std::string host_;
+  ResizeSpec resize_;
   std::optional<Controller> controller_;  // the engine's
 };
 
@@ -327,6 +339,20 @@ TEST_F(DiskOwnershipTest, AbortedBeforeTheReleaseIsDone) {
   EXPECT_TRUE(reactors.RunUntil([&] { return source.told == 1; }));
   EXPECT_EQ(source.states(), States({kActive, kActive}));
   EXPECT_EQ(OwnerOf("x") + OwnerOf("y"), "sourcesource");
+}
+
+TEST_F(DiskOwnershipTest, ADiskThatIsBusyIsNotGivenUpOnceTheGuestHasComeBack) {
+  source.AttachBoth(false);
+  source.AcquireAsync();
+  storage.resize_ns = kNsPerSecond;
+  source.Resize("disks/y", 2 * kBytes);
+  source.HandOff();
+  EXPECT_EQ(source.states(), States({kReleased, kActive})) << "y waits for its turn";
+  source.AcquireAsync();
+  EXPECT_TRUE(reactors.RunUntil([&] { return source.told == 1; }));
+  EXPECT_EQ(source.states(), States({kActive, kActive}));
+  EXPECT_EQ(source.bytes(1), 2 * kBytes);
+  EXPECT_EQ(storage.released["disks/y"], 0) << "another host could have taken it";
 }
 
 TEST_F(DiskOwnershipTest, WhatCantBeGivenUpYetIsGivenUpLater) {
