@@ -97,7 +97,7 @@ class NvmeDevice final : public block::Device {
     co_return cleaned;
   }
   Task<Status> Release() override { return ownership_.Release(); }
-  void SetAcquireTimeout(uint64_t wait_ns) override { ownership_.SetTimeout(wait_ns); }
+  void SetAcquireTimeout(std::optional<uint64_t> wait_ns) override { ownership_.SetTimeout(wait_ns); }
   void SetUser(const std::string& user) override { ownership_.SetUser(user); }
 
   // Until the cache was cleaned the target lacks what the nodes have already, so that whoever tries again cleans it.

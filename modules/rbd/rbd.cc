@@ -67,7 +67,9 @@ class RbdDevice final : public block::Device {
   }
 
   Task<Status> Acquire(AccessMode mode) override;
-  void SetAcquireTimeout(uint64_t wait_ns) override { lock_wait_ns_ = wait_ns; }
+  void SetAcquireTimeout(std::optional<uint64_t> wait_ns) override {
+    lock_wait_ns_ = wait_ns.value_or(options_.lock_wait_ns);
+  }
   Task<Status> Release() override;
   Task<Status> Resize(uint64_t size_bytes) override;
   Task<Status> Close() override;

@@ -31,6 +31,7 @@ class FileOwnership {
                 BlockingPool& blocking)
       : who_(std::move(who)),
         access_(access),
+        default_wait_ns_(wait_ns),
         wait_ns_(wait_ns),
         nodes_(std::move(nodes)),
         blocking_(blocking) {}
@@ -41,7 +42,8 @@ class FileOwnership {
   // Gives the nodes' files these extents, and takes their locks where it has the others'. For a moment it waits for a lock that others have,
   // and for the drive's map. `runs` live until the task is over.
   Task<Status> Extend(const pool::ExtentRuns& runs);
-  void SetTimeout(uint64_t wait_ns) { wait_ns_ = wait_ns; }
+  // nullopt: the one that it was made with.
+  void SetTimeout(std::optional<uint64_t> wait_ns) { wait_ns_ = wait_ns.value_or(default_wait_ns_); }
   void SetUser(const std::string& user);
 
  private:
@@ -61,6 +63,7 @@ class FileOwnership {
 
   const std::string who_;
   const block::AccessMode access_;
+  const uint64_t default_wait_ns_;
   uint64_t wait_ns_;
   std::optional<block::AccessMode> held_;  // what it is locked for
   const std::vector<Node> nodes_;

@@ -2,6 +2,7 @@
 #include "modules/uring/uring.h"
 
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "block/pipeline.h"
@@ -42,7 +43,7 @@ class UringDevice final : public block::Device {
 
   Task<Status> Acquire(AccessMode mode) override { return ownership_.Acquire(mode); }
   Task<Status> Release() override { return ownership_.Release(); }
-  void SetAcquireTimeout(uint64_t wait_ns) override { ownership_.SetTimeout(wait_ns); }
+  void SetAcquireTimeout(std::optional<uint64_t> wait_ns) override { ownership_.SetTimeout(wait_ns); }
   void SetUser(const std::string& user) override { ownership_.SetUser(user); }
 
   Task<Status> Extend(const pool::ExtentRuns& extents) override { return ownership_.Extend(extents); }

@@ -139,9 +139,9 @@ class Device {
   // Devices without contention have nothing to do.
   virtual Task<Status> Acquire(AccessMode /*mode*/) { co_return Ok{}; }
   virtual Task<Status> Release() { co_return Ok{}; }
-  // How long Acquire waits for an owner that is on its way out, from the next one on. Devices have a default of their own,
+  // How long Acquire waits for an owner that is on its way out, from the next one on. Devices have a default of their own (nullopt),
   // which is for predecessors that died; who asks again and again wants to hear sooner who has it.
-  virtual void SetAcquireTimeout(uint64_t /*wait_ns*/) {}
+  virtual void SetAcquireTimeout(std::optional<uint64_t> /*wait_ns*/) {}
   // Names the user of the disk, among those that may read it together. Acquire under a name takes the place of the user of that name
   // before, and waits for the last reads of that user as for an owner's last writes, since they go to the same guest's memory. Before Acquire.
   virtual void SetUser(const std::string& /*user*/) {}

@@ -40,7 +40,7 @@ class FilterDevice : public Device {
     return below_->OpenChannel(reactor);
   }
   Task<Status> Acquire(AccessMode mode) override { return below_->Acquire(mode); }
-  void SetAcquireTimeout(uint64_t wait_ns) override { below_->SetAcquireTimeout(wait_ns); }
+  void SetAcquireTimeout(std::optional<uint64_t> wait_ns) override { below_->SetAcquireTimeout(wait_ns); }
   void SetUser(const std::string& user) override { below_->SetUser(user); }
   Task<Status> Release() override { return below_->Release(); }
   Task<Status> Extend(const std::vector<pool::ExtentRun>& extents) override {

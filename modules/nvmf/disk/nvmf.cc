@@ -33,7 +33,7 @@ class OpenedNvmf final : public NvmfDevice {
     SetSize(size_bytes);
     co_return Ok{};
   }
-  void SetAcquireTimeout(uint64_t wait_ns) override { disk_->SetAcquireTimeout(wait_ns); }
+  void SetAcquireTimeout(std::optional<uint64_t> wait_ns) override { disk_->SetAcquireTimeout(wait_ns); }
   void SetParting(Parting parting) override { disk_->SetParting(parting); }
   void SetLeaving(uint64_t attachment) override { disk_->SetLeaving(attachment); }
   bool IsLeaving(uint64_t attachment) const override { return disk_->IsLeaving(attachment); }

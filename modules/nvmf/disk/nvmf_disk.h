@@ -68,7 +68,7 @@ class NvmfDisk final : public NvmfChannelOwner,
   // The log of doubt, if there is one, is this engine's in between; when Acquire returns all channels hold what was in it. kUnavailable:
   // another engine has it.
   Task<Status> Acquire();
-  void SetAcquireTimeout(uint64_t wait_ns) { own_wait_ns_ = wait_ns; }
+  void SetAcquireTimeout(std::optional<uint64_t> wait_ns) { own_wait_ns_ = wait_ns.value_or(kOwnNs); }
   // kAborted: it can't be given to another host yet (Parting::kToOtherHost), and stays this engine's.
   Task<Status> Release();
   void SetParting(block::Device::Parting parting) { parting_ = parting; }

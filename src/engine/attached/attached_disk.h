@@ -11,6 +11,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,8 +39,8 @@ class AttachedDisk {
   Task<Status> Open();
   // OK also when it is owned already. What an engine before was giving to another host is acquire_pending then.
   Task<Status> Acquire();
-  // How long Acquire waits for an owner that seems to be going; as its storage thinks right when it was not told.
-  void SetAcquireTimeout(uint64_t wait_ns) { pipeline_->device().SetAcquireTimeout(wait_ns); }
+  // How long Acquire waits for an owner that seems to be going; nullopt: as its storage thinks right.
+  void SetAcquireTimeout(std::optional<uint64_t> wait_ns) { pipeline_->device().SetAcquireTimeout(wait_ns); }
   // Nothing is in flight. The same again is OK; after an error it is not known whether somebody else can acquire it.
   Task<Status> Release();
   // As Release, for another host. kAborted: not yet, and it is owned as before, but for that host: acquire_pending, also with engines to come.

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "reactor/for_each_concurrently.h"
@@ -169,6 +170,7 @@ Task<Status> DiskOwnership::AcquireOne(Target& target) {
   AttachedDisk& disk = *target.disk;
   disk.SetAcquireTimeout(kAcquireTimeoutNs);
   Status acquired = co_await disk.Acquire();
+  disk.SetAcquireTimeout(std::nullopt);  // a hand-over, which may come later, does not ask again
   CLEAT_CO_TRY(acquired);
   // Before the guest asks for what the last host let it grow to.
   const ResizeSpec grown{disk.spec.disk.name, disk.grown_bytes()};

@@ -23,11 +23,12 @@ constexpr uint64_t kBytes = 1 << 20;
 struct Storage {
   std::map<std::string, std::string> owners;  // by disk
   std::map<std::string, uint64_t> bytes;
-  std::map<std::string, std::string> broken;  // can't be acquired: why
-  std::map<std::string, std::string> stuck;   // can't be given to another host yet: why
-  std::map<std::string, int> released;        // or tried to be, how often
-  uint64_t resize_ns = 0;                     // takes so long
-  std::map<std::string, uint64_t> leaving;    // whose, as each host's engines have kept it, by host and disk
+  std::map<std::string, std::string> broken;                   // can't be acquired: why
+  std::map<std::string, std::string> stuck;                    // can't be given to another host yet: why
+  std::map<std::string, int> released;                         // or tried to be, how often
+  uint64_t resize_ns = 0;                                      // takes so long
+  std::map<std::string, std::optional<uint64_t>> patience_ns;  // of the last who acquired, if told
+  std::map<std::string, uint64_t> leaving;  // whose, as each host's engines have kept it, by host and disk
 };
 
 class LockDevice final : public block::Device {
@@ -46,9 +47,10 @@ class LockDevice final : public block::Device {
     };
     return std::unique_ptr<block::Channel>(std::make_unique<Nothing>());
   }
-  void SetAcquireTimeout(uint64_t wait_ns) override { patience_ns_ = wait_ns; }
+  void SetAcquireTimeout(std::optional<uint64_t> wait_ns) override { patience_ns_ = wait_ns; }
   Task<Status> Acquire(block::AccessMode /*mode*/) override {
     Reactor& control = *Reactor::Current();
+    storage_.patience_ns[name()] = patience_ns_;
     for (uint64_t waited_ns = 0;; waited_ns += kNsPerMs) {
       std::string& owner = storage_.owners[name()];
       const std::string broken = storage_.broken[name()];
@@ -57,7 +59,7 @@ class LockDevice final : public block::Device {
         if (storage_.bytes[name()] > geometry().size_bytes) events_.grew(storage_.bytes[name()]);
         co_return Ok{};
       }
-      if (waited_ns >= patience_ns_) {
+      if (waited_ns >= patience_ns_.value_or(0)) {
         co_return Error(ErrorCode::kFailedPrecondition,
                         name() + (broken.empty() ? " is owned by " + owner : " is " + broken));
       }
@@ -90,7 +92,7 @@ class LockDevice final : public block::Device {
   const std::string host_;
   Storage& storage_;
   const DiskEvents events_;
-  uint64_t patience_ns_ = 0;
+  std::optional<uint64_t> patience_ns_;
   Parting parting_ = Parting::kToNextEngine;
 };
 
@@ -168,6 +170,12 @@ class Side {
   }
   Status Detach(uint32_t target) { return reactors_.Await(controller_->Detach(target)); }
 
+  // To another engine of the host, which gives it back.
+  void HandOverAndBack() {
+    const auto hand_over = reactors_.Await(controller_->Yield(UINT64_MAX));
+    ASSERT_TRUE(hand_over.ok()) << hand_over.error().message;
+    EXPECT_TRUE(reactors_.Await(controller_->Take(*hand_over)).ok());
+  }
   // Begins it.
   void Resize(const std::string& disk, uint64_t bytes) {
     resize_ = {disk, bytes};
@@ -297,6 +305,15 @@ TEST_F(DiskOwnershipTest, WhoIsTooEarlyWaitsAndSaysForWhom) {
   source.HandOff();
   EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
   EXPECT_EQ(target.pending_reason(), "");
+}
+
+TEST_F(DiskOwnershipTest, WhoAsksOnceWaitsAsLongAsTheStorageThinksRight) {
+  target.AttachBoth(true);
+  target.AcquireAsync();
+  EXPECT_TRUE(reactors.RunUntil([&] { return target.told == 1; }));
+  EXPECT_EQ(storage.patience_ns["disks/x"], DiskOwnership::kAcquireTimeoutNs) << "it would have asked again";
+  target.HandOverAndBack();
+  EXPECT_EQ(storage.patience_ns["disks/x"], std::nullopt);
 }
 
 TEST_F(DiskOwnershipTest, AllOrNone) {
