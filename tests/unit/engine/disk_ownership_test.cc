@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,6 +29,7 @@ struct Storage {
   std::map<std::string, int> released;                         // or tried to be, how often
   uint64_t resize_ns = 0;                                      // takes so long
   std::map<std::string, std::optional<uint64_t>> patience_ns;  // of the last who acquired, if told
+  uint64_t release_ns = 0;                                     // takes so long
   std::map<std::string, uint64_t> leaving;  // whose, as each host's engines have kept it, by host and disk
 };
 
@@ -69,6 +71,7 @@ class LockDevice final : public block::Device {
   Task<Status> Release() override {
     EXPECT_EQ(storage_.owners[name()], host_) << "releases what it does not own";
     ++storage_.released[name()];
+    if (storage_.release_ns != 0) co_await Reactor::Current()->SleepFor(storage_.release_ns);
     const std::string stuck = storage_.stuck[name()];
     if (!stuck.empty() && parting_ == Parting::kToOtherHost)
       co_return Error(ErrorCode::kAborted, name() + ": " + stuck);
@@ -140,7 +143,9 @@ class Side {
                  endpoints_,
                  nullptr,
                  [](const std::string&) {},
-                 [](const std::string&, uint32_t) {},
+                 [this](const std::string&, uint32_t) {
+                   if (on_change) on_change();
+                 },
                  [](const std::string&, const std::string&, uint64_t) {}},
         host_(host) {
     StartEngine();
@@ -207,6 +212,7 @@ class Side {
   uint64_t bytes(uint32_t target) const { return controller_->Attachment(target)->spec.disk.size_bytes; }
 
   int told = 0;
+  std::function<void()> on_change;  // of an attachment
 
  private:
   void StartEngine() {
@@ -450,6 +456,55 @@ TEST_F(DiskOwnershipTest, AGuestThatComesBackToTheNextEngineHasWhatWasNotGivenUp
   source.AttachBoth(false);
   RunFor(5 * kNsPerSecond);
   EXPECT_EQ(source.states(), States({kActive, kActive})) << "that is over";
+}
+
+// The next engine tries to give both away, in vain or not, when the rings come: before that, in the midst of it, between two tries, later.
+TEST_F(DiskOwnershipTest, AGuestThatComesBackToTheNextEngineIsToldOnceWheneverItComes) {
+  const std::map<std::string, std::string> both{{"disks/x", "in doubt"}, {"disks/y", "in doubt"}};
+  for (const auto& stuck : {both, std::map<std::string, std::string>{*both.begin()}, {}}) {
+    for (uint64_t after_ms = 0; after_ms < 60; ++after_ms) {
+      SCOPED_TRACE(std::to_string(stuck.size()) + " stuck, after ms: " + std::to_string(after_ms));
+      Storage own;
+      Side here("source", reactors, own);
+      here.AttachBoth(false);
+      own.stuck = both;
+      here.HandOff();
+      RunFor(kNsPerMs);
+      here.RestartEngine();
+      own.stuck = stuck;
+      own.release_ns = 3 * kNsPerMs;
+      here.AttachBoth(false);
+      EXPECT_FALSE(here.owned());
+      if (after_ms != 0) RunFor(after_ms * kNsPerMs);
+      EXPECT_EQ(here.told, 0);
+      here.AcquireAsync();
+      own.stuck.clear();
+      RunFor(5 * kNsPerSecond);
+      EXPECT_EQ(here.told, 1);
+      EXPECT_TRUE(here.owned());
+      EXPECT_EQ(here.states(), States({kActive, kActive}));
+      EXPECT_EQ(own.owners["disks/x"] + own.owners["disks/y"], "sourcesource");
+      EXPECT_EQ(own.leaving["sourcedisks/x"] + own.leaving["sourcedisks/y"], 0U);
+    }
+  }
+}
+
+// Rings that run already, or want to before the disk is there, need not be told of it.
+TEST_F(DiskOwnershipTest, ADiskThatWasLeavingStaysWithAGuestThatIsHereBeforeIt) {
+  source.AttachBoth(false);
+  storage.stuck["disks/y"] = "writes are in doubt";
+  source.HandOff();
+  EXPECT_TRUE(reactors.RunUntil([&] { return !source.message(1).empty(); }));
+  source.RestartEngine();
+  storage.stuck.clear();
+  EXPECT_TRUE(source.owned()) << "it has none";
+  source.AcquireAsync();
+  source.on_change = [&] { EXPECT_TRUE(source.owned()) << "a ring that asks now would not be told"; };
+  EXPECT_TRUE(source.Attach(1, "disks/y", false).ok());
+  RunFor(5 * kNsPerSecond);
+  EXPECT_EQ(source.states(), States({kActive}));
+  EXPECT_EQ(OwnerOf("y"), "source");
+  EXPECT_EQ(source.told, 0);
 }
 
 TEST_F(DiskOwnershipTest, TheGuestGoesOnWhenWhatItWaitedForIsDetached) {
