@@ -74,13 +74,19 @@ Task<Status> AttachedDisk::OpenStorage() {
   co_return co_await OpenChannels();
 }
 
+// What another attachment has left is over from now on, also if a restored store has that one again.
 Task<Status> AttachedDisk::Acquire() {
   if (owned_) co_return Ok{};
   Status acquired = co_await pipeline_->Acquire();
   owned_ = acquired.ok();
   if (owned_) {
     AddCounters();
-    if (pipeline_->device().IsLeaving(spec.revision)) acquire_pending = true;
+    block::Device& device = pipeline_->device();
+    if (device.IsLeaving(spec.revision)) {
+      acquire_pending = true;
+    } else {
+      device.SetLeaving(0);
+    }
   }
   co_return acquired;
 }

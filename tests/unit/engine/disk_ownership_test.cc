@@ -437,6 +437,11 @@ TEST_F(DiskOwnershipTest, ANewAttachmentKeepsWhatOneBeforeItWasGivingAway) {
   RunFor(5 * kNsPerSecond);
   EXPECT_EQ(source.states(), States({kActive}));
   EXPECT_EQ(OwnerOf("y"), "source");
+  source.RestartEngine();
+  EXPECT_TRUE(source.Attach(1, "disks/y", false).ok());  // a restored store may have the one before again
+  RunFor(5 * kNsPerSecond);
+  EXPECT_EQ(source.states(), States({kActive}));
+  EXPECT_EQ(OwnerOf("y"), "source");
 }
 
 TEST_F(DiskOwnershipTest, AGuestThatComesBackToTheNextEngineHasWhatWasNotGivenUp) {
