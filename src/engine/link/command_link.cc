@@ -61,6 +61,8 @@ struct CommandLink::Connection {
   // Changes wait here until there is room, and so a thing that changes often is reported as it last was.
   std::set<std::string> changed_controllers;
   std::set<std::pair<std::string, uint32_t>> changed_attachments;
+  // So do the logs of discovery services that are watched, by request: the last one of each.
+  std::map<uint64_t, DiscoveryReport> watched_logs;
 };
 
 CommandLink::CommandLink(Reactor& control, Engine& engine, Options options)
@@ -259,6 +261,7 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
   if (takes && --takes_ == 0) takes_over_.Set();
   if (IsCurrent(connection)) {
     FlushChanges();  // what a request did is known before its reply
+    FlushLog(request.id);
     SendAnswer(request.id, std::move(answer));
   }
   gate_.Leave();
@@ -271,9 +274,10 @@ bool CommandLink::IsCurrent(uint64_t connection) const {
 Task<Answer> CommandLink::Discover(uint64_t id, DiscoverySpec discovery, uint64_t connection) {
   DiscoverySeen seen;
   if (discovery.watch) {
-    seen = [this, id, connection](const DiscoveryReport& report) {
+    seen = [this, id, connection](DiscoveryReport report) {
       if (!IsCurrent(connection)) return;
-      for (auto& part : EncodeDiscovery(id, report, /*goes_on=*/true)) Send(std::move(part));
+      connection_->watched_logs.insert_or_assign(id, std::move(report));
+      Flush();
     };
   }
   return discoveries_.Ask(id, std::move(discovery), std::move(seen));
@@ -318,6 +322,20 @@ void CommandLink::FlushChanges() {
   }
 }
 
+// That of a service which is watched, if there is one that has not been sent.
+void CommandLink::FlushLog(uint64_t id) {
+  const auto log = connection_->watched_logs.extract(id);
+  if (log.empty()) return;
+  for (auto& part : EncodeDiscovery(id, log.mapped(), /*goes_on=*/true))
+    connection_->outgoing.push_back({std::move(part), UniqueFd()});
+}
+
+// There is room for what has waited.
+void CommandLink::FlushWaiting() {
+  FlushChanges();
+  while (!connection_->watched_logs.empty()) FlushLog(connection_->watched_logs.begin()->first);
+}
+
 void CommandLink::Send(std::vector<uint8_t> bytes, UniqueFd fd) {
   if (connection_ == nullptr || connection_->broken) return;
   if (connection_->outgoing.size() >= kOutgoingMax) {
@@ -330,7 +348,7 @@ void CommandLink::Send(std::vector<uint8_t> bytes, UniqueFd fd) {
 
 void CommandLink::Flush() {
   if (connection_ == nullptr || connection_->broken) return;
-  if (connection_->outgoing.empty()) FlushChanges();
+  if (connection_->outgoing.empty()) FlushWaiting();
   while (!connection_->outgoing.empty()) {
     const Outgoing& next = connection_->outgoing.front();
     const iovec part{const_cast<uint8_t*>(next.bytes.data()), next.bytes.size()};
@@ -339,7 +357,7 @@ void CommandLink::Flush() {
     if (!sent) return HangUp(sent.error().message);
     if (*sent == 0) return;  // the watch says when there is room
     connection_->outgoing.pop_front();
-    if (connection_->outgoing.empty()) FlushChanges();
+    if (connection_->outgoing.empty()) FlushWaiting();
   }
 }
 

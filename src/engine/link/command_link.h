@@ -80,6 +80,8 @@ class CommandLink : private Engine::Listener {
   void Send(std::vector<uint8_t> bytes, UniqueFd fd = UniqueFd());
   void Flush();
   void FlushChanges();
+  void FlushLog(uint64_t id);
+  void FlushWaiting();
   void HangUp(const std::string& why);
   void ControllerChanged(const std::string& controller) override;
   void AttachmentChanged(const std::string& controller, uint32_t target) override;

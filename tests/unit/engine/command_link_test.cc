@@ -461,6 +461,40 @@ TEST_F(CommandLinkTest, AServiceIsWatchedUntilCleatdSaysStop) {
   EXPECT_TRUE(caller.Receive()->reply->ok);
 }
 
+// More logs than messages may wait for a cleatd that reads nothing: it hears of the last one, and why it was the last.
+TEST_F(CommandLinkTest, OfLogsThatCleatdDoesNotReadTheLastOneIsKept) {
+  constexpr size_t kLogs = 10'000;  // of two messages each
+  static constexpr char kLast[] = "nqn.2014-08.org.example:last";
+  std::atomic<bool> told{false};
+  discover_ = [&told](DiscoverySpec /*spec*/, DiscoverySeen seen,
+                      CancelToken& /*cancel*/) -> Task<Result<DiscoveryReport>> {
+    DiscoveryReport report;
+    report.records.resize(kDiscoveryRecordsAMessage + 1);
+    for (size_t log = 1; log < kLogs; ++log) seen(report);
+    report.records.back().nqn = kLast;
+    seen(report);
+    told = true;
+    co_return Error(ErrorCode::kUnimplemented, "it does not tell of changes");
+  };
+  Start(60 * kNsPerSecond);
+  Caller caller = Accept();
+  caller.Welcome();
+  caller.AskDiscover(/*watch=*/true);
+  ASSERT_TRUE(vhost::test::WaitFor([&] { return told.load(); }));
+  size_t logs = 0;
+  std::string last;
+  for (bool more = true; more;) {
+    const PbMessage part = caller.Receive();
+    ASSERT_TRUE(part != nullptr && part->reply != nullptr) << "it has hung up";
+    more = part->reply->more != 0;
+    if (!part->reply->whole) continue;
+    ++logs;
+    last = part->reply->discovery->records[0]->nqn;
+  }
+  EXPECT_EQ(last, kLast);
+  EXPECT_LT(logs, kLogs) << "as many as the socket takes, and one";
+}
+
 TEST_F(CommandLinkTest, AConnectionThatEndsEndsWhatItsCleatdWatches) {
   std::atomic<bool> ended{false};
   discover_ = [&ended](DiscoverySpec /*spec*/, DiscoverySeen /*seen*/, CancelToken& cancel) {
