@@ -19,11 +19,12 @@ using nvme::fabrics::DiscoveryLog;
 using nvme::host::Discovery;
 using nvme::host::DiscoveryConfig;
 
-DiscoveryConfig ConfigOf(const NvmfDiscovery& options) {
+DiscoveryConfig ConfigOf(const NvmfDiscovery& options, uint64_t first_timeout_ns) {
   DiscoveryConfig config;
   config.who = "the discovery service at " + nvme::fabrics::TextOfAddress(options.address);
   config.host = options.host;
   config.timeout_ns = options.timeout_ns;
+  config.first_timeout_ns = first_timeout_ns;
   if (options.seen) config.kato_ms = options.kato_ms;
   return config;
 }
@@ -33,7 +34,7 @@ TcpQueueOptions QueueOptionsOf(const NvmfDiscovery& options, const DiscoveryConf
   connection.name = config.who;
   connection.depth = config.admin_entries - 1;
   TcpQueueOptions queue(options.address, std::move(connection));
-  queue.connect_timeout_ns = options.timeout_ns;
+  queue.connect_timeout_ns = config.first_timeout_ns;
   queue.tls = {.psk = options.psk,
                .host_nqn = options.host.nqn,
                .subsystem_nqn = std::string(nvme::fabrics::kDiscoveryNqn)};
@@ -43,11 +44,11 @@ TcpQueueOptions QueueOptionsOf(const NvmfDiscovery& options, const DiscoveryConf
 // The reading with its queue and its time. Destroyed outside of their callbacks, once over().
 class Reading final : private nvme::host::DiscoveryOwner {
  public:
-  Reading(const NvmfDiscovery& options, Reactor& reactor)
+  Reading(const NvmfDiscovery& options, uint64_t first_timeout_ns, Reactor& reactor)
       : reactor_(reactor),
         options_(options),
         over_(reactor),
-        config_(ConfigOf(options)),
+        config_(ConfigOf(options, first_timeout_ns)),
         arithmetic_(options.arithmetic, {std::string(nvme::fabrics::kDiscoveryNqn), config_.who}, reactor,
                     [this] { discovery_.Computed(); }),
         discovery_(WithChap(), *this),
@@ -112,8 +113,9 @@ Status Check(const NvmfDiscovery& options) {
   return Ok{};
 }
 
-Task<Result<DiscoveryLog>> ReadOnce(const NvmfDiscovery& options) {
-  Reading reading(options, *Reactor::Current());
+// By one connection. `first_timeout_ns`: what is left for the log as it is; those after a change have the whole time again.
+Task<Result<DiscoveryLog>> ReadOrWatch(const NvmfDiscovery& options, uint64_t first_timeout_ns) {
+  Reading reading(options, first_timeout_ns, *Reactor::Current());
   reading.Start();
   if (!co_await reading.over().Wait(options.cancel)) {
     reading.GiveUp();
@@ -136,10 +138,9 @@ Task<Result<DiscoveryLog>> DiscoverNvmf(NvmfDiscovery options) {
   const Reactor& reactor = *Reactor::Current();
   const uint64_t deadline_ns = reactor.now_ns() + options.timeout_ns;
   const auto identity = NextIdentity(options);
-  auto log = co_await ReadOnce(options);
+  auto log = co_await ReadOrWatch(options, options.timeout_ns);
   if (log || NextIdentity(options) == identity || reactor.now_ns() >= deadline_ns) co_return log;
-  options.timeout_ns = deadline_ns - reactor.now_ns();
-  co_return co_await ReadOnce(options);
+  co_return co_await ReadOrWatch(options, deadline_ns - reactor.now_ns());
 }
 
 }  // namespace cleat::modules

@@ -25,6 +25,10 @@ enum Cookie : uint64_t { kStepCookie = 1, kKeepAliveCookie = 2, kEventCookie = 3
 constexpr uint8_t kCommandSpecificType = 1;
 constexpr uint8_t kEventLimitExceeded = 0x05;
 
+uint64_t FirstTimeoutNs(const DiscoveryConfig& config) {
+  return config.first_timeout_ns != 0 ? config.first_timeout_ns : config.timeout_ns;
+}
+
 QueueLoginConfig LoginConfigOf(const DiscoveryConfig& config) {
   QueueLoginConfig login;
   login.who = config.who;
@@ -33,7 +37,7 @@ QueueLoginConfig LoginConfigOf(const DiscoveryConfig& config) {
   login.chap = config.chap;
   login.entries = config.admin_entries;
   login.kato_ms = config.kato_ms;
-  login.timeout_ns = config.timeout_ns;
+  login.timeout_ns = FirstTimeoutNs(config);
   return login;
 }
 
@@ -55,7 +59,7 @@ void Discovery::Start(fabrics::QueuePair& admin, uint64_t now_ns) {
   CLEAT_CHECK(admin_ == nullptr);
   admin_ = &admin;
   now_ns_ = now_ns;
-  deadline_ns_ = now_ns + config_.timeout_ns;
+  deadline_ns_ = now_ns + FirstTimeoutNs(config_);
 }
 
 void Discovery::Connected() {

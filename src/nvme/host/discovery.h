@@ -41,6 +41,7 @@ struct DiscoveryConfig {
   HostChap chap;
   uint32_t admin_entries = 32;  // as was asked of the transport
   uint64_t timeout_ns = 10'000'000'000;
+  uint64_t first_timeout_ns = 0;  // of the first reading, where some of that time has gone by; 0: timeout_ns
   uint32_t kato_ms = 0;  // not 0: the log is watched; within that the controller has to hear of the host
 };
 

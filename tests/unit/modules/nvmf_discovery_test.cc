@@ -244,6 +244,24 @@ TEST(NvmfDiscovery, AServiceIsReadOverTlsByEitherIdentity) {
   }
 }
 
+// The first identity takes of the time of the first reading alone.
+TEST(NvmfDiscovery, AServiceThatIsWatchedByTheSecondIdentityHasTheWholeTimeAtEachChange) {
+  NvmfRig rig;
+  TlsService service(rig, test::kTlsKeys[0], nvme::tls::IdentityVersion::kV1);
+  service.options.timeout_ns = 3 * kNsPerSecond;
+  size_t logs = 0;
+  service.options.seen = [&](const DiscoveryLog&) {
+    ++logs;
+    rig.target.faults.mute_log = true;
+    rig.target.ChangeLog(1);
+  };
+  const auto ended = rig.Await(DiscoverNvmf(service.options));
+  EXPECT_EQ(logs, 1U);
+  EXPECT_EQ(service.front.counts.refused, 1U);
+  ASSERT_FALSE(ended);
+  EXPECT_NE(TextOf(ended).find("has not been read in 3000 ms"), std::string::npos) << TextOf(ended);
+}
+
 TEST(NvmfDiscovery, AServiceWithAnotherKeyIsRefused) {
   NvmfRig rig;
   TlsService service(rig, test::kOtherTlsKey);

@@ -272,7 +272,9 @@ TEST(Discovery, AnyAnswersEndInALogOrAReason) {
 // The controller says that it tells of changes.
 class WatchScene final : public Scene {
  public:
-  WatchScene() : Scene(WatchConfig()) { target.controller.Put<uint32_t>(92, 1U << 31); }
+  explicit WatchScene(const DiscoveryConfig& config = WatchConfig()) : Scene(config) {
+    target.controller.Put<uint32_t>(92, 1U << 31);
+  }
   static DiscoveryConfig WatchConfig() {
     DiscoveryConfig config = ConfigOf();
     config.kato_ms = kKatoMs;
@@ -494,6 +496,28 @@ TEST(DiscoveryWatch, AReadingAnewHasSoMuchTimeAndNoMore) {
   EXPECT_FALSE(scene.result) << scene.text();
   scene.PassFor(2 * Discovery::kTickNs);
   EXPECT_TRUE(scene.Fails(ErrorCode::kDeadlineExceeded, "Get Log Page")) << scene.text();
+}
+
+TEST(DiscoveryWatch, TheTimeThatIsLeftForTheFirstReadingIsNotThatOfTheLater) {
+  DiscoveryConfig config = WatchScene::WatchConfig();
+  config.first_timeout_ns = 2 * Discovery::kTickNs;
+  const auto mute = [](const SubmissionEntry& entry) { return entry.opcode == kGetLogPage; };
+  WatchScene late(config);
+  late.target.mute = mute;
+  late.Run();
+  late.PassFor(Discovery::kTickNs);
+  EXPECT_FALSE(late.result) << late.text();
+  late.PassFor(Discovery::kTickNs);
+  EXPECT_TRUE(late.Fails(ErrorCode::kDeadlineExceeded, "Get Log Page")) << late.text();
+  WatchScene scene(config);
+  scene.Run();
+  scene.PassSpacing();
+  scene.target.mute = mute;
+  scene.Change(2, 3);
+  scene.PassFor(kSecondNs);
+  EXPECT_FALSE(scene.result) << scene.text();
+  scene.PassFor(2 * Discovery::kTickNs);
+  EXPECT_TRUE(scene.Fails(ErrorCode::kDeadlineExceeded, "in 1000 ms")) << scene.text();
 }
 
 TEST(DiscoveryWatch, ALostConnectionAndGivingUpAreTheReason) {
