@@ -166,6 +166,9 @@ Status Daemon::StartApi(const DaemonOptions& options) {
   builder.SetMaxSendMessageSize(static_cast<int>(kMessageBytesMax));
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 4);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(options.keep_alive.time.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             static_cast<int>(options.keep_alive.timeout.count()));
   builder.RegisterService(service_.get());
   if (!options.tls_address.empty()) {
     CLEAT_ASSIGN(certificates_, TlsCertificates::Load(options.tls));

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -35,6 +36,14 @@ class Reconciler;
 
 inline constexpr uint32_t kKillSilentEngineSecondsMax = 3600;
 
+// A connection of the API over which nothing comes while calls are under way is asked for a sign of life (a ping of HTTP/2), which any
+// client's gRPC gives by itself. Without one the connection ends, and its calls are cancelled: a host that has died says nothing of it, and a call
+// that watches would keep its place until gRPC's own two hours are over. Callers of this host matter less: their kernel tells of their end.
+struct KeepAlive {
+  std::chrono::milliseconds time = std::chrono::seconds(60);     // without a word
+  std::chrono::milliseconds timeout = std::chrono::seconds(20);  // that the answer is waited for
+};
+
 struct DaemonOptions {
   std::string state_dir;    // exists
   std::string runtime_dir;  // of the sockets; guests' may be beside it, in RUNTIME_DIR-guests
@@ -56,6 +65,7 @@ struct DaemonOptions {
   std::string engine_socket;  // path of the unix socket for engines; made with mode 0600
   ReconcilerOptions reconciler;
   size_t watch_queue_max = WatchHub::kQueueMax;
+  KeepAlive keep_alive = {};
   // Called, on a thread of the API's, when the store was restored: this daemon is to end, and another one to start with the same options.
   std::function<void()> on_restored = {};
 };

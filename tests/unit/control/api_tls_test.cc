@@ -15,6 +15,8 @@
 
 #include "api_security_rig.h"
 #include "control/model/reasons.h"
+#include "fake_engine.h"
+#include "silent_relay.h"
 
 namespace cleat::control::api_security_rig::api_tls_test {
 namespace {
@@ -49,7 +51,7 @@ class TlsTest : public SecurityTest {
   }
 
   // A connection of its own, as `name`, that trusts `ca`. No name: shows no certificate.
-  std::unique_ptr<v1::Cleat::Stub> Dial(const std::string& name, const std::string& ca = "ca") {
+  std::unique_ptr<v1::Cleat::Stub> Dial(const std::string& name, const std::string& ca = "ca", int port = 0) {
     grpc::SslCredentialsOptions options;
     options.pem_root_certs = ReadAll(dir_ / (ca + ".pem"));
     if (!name.empty()) {
@@ -59,8 +61,9 @@ class TlsTest : public SecurityTest {
     grpc::ChannelArguments arguments;
     arguments.SetSslTargetNameOverride("localhost");
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return v1::Cleat::NewStub(grpc::CreateCustomChannel(fmt::format("127.0.0.1:{}", daemon_->tls_port()),
-                                                        grpc::SslCredentials(options), arguments));
+    return v1::Cleat::NewStub(
+        grpc::CreateCustomChannel(fmt::format("127.0.0.1:{}", port == 0 ? daemon_->tls_port() : port),
+                                  grpc::SslCredentials(options), arguments));
   }
 };
 
@@ -337,6 +340,33 @@ TEST_F(TlsTest, WrongFilesAreNamedAtTheStart) {
   const auto daemon = Daemon::Start(options_);
   ASSERT_FALSE(daemon.ok());
   EXPECT_NE(daemon.error().message.find("none.key"), std::string::npos);
+}
+
+// Nothing tells cleatd that the host of a caller has died, and the kernel of either side keeps the connection. One whose host lives is left alone,
+// however long it hears nothing.
+TEST_F(TlsTest, AWatcherWhoseHostHasDiedLeavesItsPlace) {
+  ASSERT_TRUE(options_.grants.Add("attach=cert:watcher.example").ok());
+  ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", "watcher.example", "watcher"));
+  options_.keep_alive = {.time = std::chrono::milliseconds(100), .timeout = std::chrono::seconds(4)};
+  Start();
+  FakeEngine engine(options_.engine_socket);
+  engine.SetDiscovery({{}});
+  ASSERT_TRUE(engine.Connect());
+  SilentRelay relay(daemon_->tls_port());
+  const auto stub = Dial("watcher", "ca", relay.port());
+  grpc::ClientContext context;  // without a deadline, which would end the call as well
+  v1::DiscoverSubsystemsRequest request;
+  request.set_address("10.0.0.1");
+  const auto reader = stub->WatchDiscovery(&context, request);
+  v1::DiscoverSubsystemsResponse log;
+  ASSERT_TRUE(reader->Read(&log)) << reader->Finish().error_message();
+  EXPECT_TRUE(relay.AwaitPieces(5)) << "signs of life that it is asked for, and gives";
+  engine.TellWatched({{}});
+  ASSERT_TRUE(reader->Read(&log)) << reader->Finish().error_message();
+  relay.FallSilent();
+  engine.WaitForRequest("StopDiscover");
+  context.TryCancel();
+  EXPECT_FALSE(reader->Finish().ok());
 }
 
 }  // namespace
