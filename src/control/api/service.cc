@@ -9,14 +9,13 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "control/api/apply_host.h"
+#include "control/api/plain_keys.h"
 #include "control/backup/store_restore.h"
 #include "control/model/names.h"
 #include "control/model/reasons.h"
 #include "control/observe/stuck_list.h"
-#include "control/validate/spec_rules.h"
 
 namespace cleat::control {
 namespace {
@@ -24,49 +23,6 @@ namespace {
 // How often a watcher that hears nothing looks whether its caller is still there.
 constexpr std::chrono::milliseconds kWatchTurn{500};
 constexpr size_t kBackupPieceBytes = size_t{1024} * 1024;
-
-// The objects of a request that have a plain key: refused when it came over the network, overwritten when the call is over. The request
-// is gRPC's own, made for this call, and const only by the signature.
-class PlainKeys {
- public:
-  PlainKeys() = default;
-  template <typename Object>
-  explicit PlainKeys(Object* object) {
-    Add(object);
-  }
-  explicit PlainKeys(v1::DiscoverSubsystemsRequest* request) : field_(PlainKeyIn(*request)) {
-    wipes_.emplace_back([request] { WipePlainKey(request); });
-  }
-  ~PlainKeys() {
-    for (const auto& wipe : wipes_) wipe();
-  }
-  PlainKeys(const PlainKeys&) = delete;
-  PlainKeys& operator=(const PlainKeys&) = delete;
-
-  // A disk, cluster or subsystem.
-  template <typename Object>
-  void Add(Object* object) {
-    std::string field = PlainKeyIn(object->spec());
-    if (field.empty()) return;
-    if (field_.empty()) field_ = std::move(field);
-    wipes_.emplace_back([object] { WipePlainKey(object->mutable_spec()); });
-  }
-  template <typename Objects>
-  void AddAll(Objects* objects) {
-    for (auto& object : *objects) Add(&object);
-  }
-  Status Check(const Caller& caller) const {
-    if (field_.empty() || caller.kind == Caller::Kind::kLocal) return Ok{};
-    return Refuse(v1::REASON_PLAIN_KEY_NOT_LOCAL,
-                  "a plain key is only taken over the unix socket: send it there, or wrap it under cleatd's "
-                  "key-encryption key. It has been on the network: don't use it any more",
-                  {{"field", field_}});
-  }
-
- private:
-  std::string field_;  // of the first
-  std::vector<std::function<void()>> wipes_;
-};
 
 // For calls that wait.
 std::function<bool()> HasGone(const grpc::ServerContext& context) {
