@@ -25,4 +25,15 @@ std::string_view Trimmed(std::string_view text);
 // Overwrites and empties it.
 void WipeText(std::string& text);
 
+// The plain secrets of a subsystem's spec, or of a request to discover.
+template <typename Message>
+void WipeSecrets(Message& message) {
+  const auto wipe = [](auto* secret) {
+    if (secret->has_plain_key()) WipeText(*secret->mutable_plain_key());
+  };
+  if (message.has_dhchap_secret()) wipe(message.mutable_dhchap_secret());
+  if (message.has_dhchap_ctrl_secret()) wipe(message.mutable_dhchap_ctrl_secret());
+  if (message.has_tls_psk()) wipe(message.mutable_tls_psk());
+}
+
 }  // namespace cleat::ctl

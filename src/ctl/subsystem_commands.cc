@@ -93,17 +93,6 @@ Status ReadSecret(const SecretArgument& argument, v1::SubsystemSpec& spec) {
   return empty ? Status(BadSecretFile(option, argument.file, "there is nothing in it")) : Status(Ok{});
 }
 
-// Of a spec, or of a request to discover.
-template <typename Message>
-void WipeSecrets(Message& spec) {
-  const auto wipe = [](v1::Secret* secret) {
-    if (secret->has_plain_key()) WipeText(*secret->mutable_plain_key());
-  };
-  if (spec.has_dhchap_secret()) wipe(spec.mutable_dhchap_secret());
-  if (spec.has_dhchap_ctrl_secret()) wipe(spec.mutable_dhchap_ctrl_secret());
-  if (spec.has_tls_psk()) wipe(spec.mutable_tls_psk());
-}
-
 // What was given; the rest stays as it is.
 Status ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& spec) {
   if (!arguments.nqn.empty()) spec.set_nqn(arguments.nqn);

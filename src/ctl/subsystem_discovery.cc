@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ctl/secret_file.h"
 #include "ctl/table.h"
 
 namespace cleat::ctl {
@@ -118,11 +119,12 @@ std::string DescribeDiscovery(const v1::DiscoverSubsystemsResponse& response) {
   return text;
 }
 
-ExitCode WatchDiscovery(Client& client, const v1::DiscoverSubsystemsRequest& request) {
+ExitCode WatchDiscovery(Client& client, v1::DiscoverSubsystemsRequest& request) {
   if (const ExitCode code = client.Dial(); code != kOk) return code;
   EndWithReader();
   grpc::ClientContext context;
   const auto reader = client.stub().WatchDiscovery(&context, request);
+  WipeSecrets(request);  // sent by then, and the watch may go on for days
   v1::DiscoverSubsystemsResponse before;
   v1::DiscoverSubsystemsResponse now;
   for (bool first = true; reader->Read(&now); first = false) {

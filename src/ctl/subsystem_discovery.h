@@ -13,8 +13,8 @@ namespace cleat::ctl {
 std::string DescribeDiscovery(const v1::DiscoverSubsystemsResponse& response);
 
 // Shows what a service has, and at each change what has come, what has gone, and what it has then, until interrupted. Its end is a failure,
-// and says why.
-[[nodiscard]] ExitCode WatchDiscovery(Client& client, const v1::DiscoverSubsystemsRequest& request);
+// and says why. The plain secrets of `request` are overwritten as soon as it is sent.
+[[nodiscard]] ExitCode WatchDiscovery(Client& client, v1::DiscoverSubsystemsRequest& request);
 
 // Asks the service, and takes all NVMe/TCP addresses that it has for that subsystem, in its order; those beyond what a subsystem may have are
 // named on standard error and left out. None is a failure, and says what the service has.

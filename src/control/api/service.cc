@@ -222,11 +222,12 @@ grpc::Status Service::DiscoverSubsystems(grpc::ServerContext* context,
                                          const v1::DiscoverSubsystemsRequest* request,
                                          v1::DiscoverSubsystemsResponse* reply) {
   static constexpr Method kMethod{"DiscoverSubsystems", Role::kAttach, false};
-  const PlainKeys keys(const_cast<v1::DiscoverSubsystemsRequest*>(request));
+  auto* const asked = const_cast<v1::DiscoverSubsystemsRequest*>(request);
+  const PlainKeys keys(asked);
   return guard_.Handle(*context, kMethod, "subsystems", reply,
                        [&](const Caller& caller) -> Result<v1::DiscoverSubsystemsResponse> {
                          CLEAT_TRY(keys.Check(caller));
-                         return state_.discoveries().Discover(*request, HasGone(*context));
+                         return state_.discoveries().Discover(asked, HasGone(*context));
                        });
 }
 
@@ -234,13 +235,14 @@ grpc::Status Service::WatchDiscovery(grpc::ServerContext* context,
                                      const v1::DiscoverSubsystemsRequest* request,
                                      grpc::ServerWriter<v1::DiscoverSubsystemsResponse>* writer) {
   static constexpr Method kMethod{"WatchDiscovery", Role::kAttach, false};
-  const PlainKeys keys(const_cast<v1::DiscoverSubsystemsRequest*>(request));
+  auto* const asked = const_cast<v1::DiscoverSubsystemsRequest*>(request);
+  const PlainKeys keys(asked);
   const auto admission = guard_.Admit(*context, kMethod);
   if (!admission.status.ok()) return ToGrpc(admission.status.error());
   if (const auto status = keys.Check(admission.caller); !status.ok()) return ToGrpc(status.error());
   const log::RequestScope scope(log::AsRequestId(admission.request_id));
   const auto write = [&](const v1::DiscoverSubsystemsResponse& log) { return writer->Write(log); };
-  return ToGrpc(state_.discoveries().Watch(*request, write, HasGone(*context)).error());
+  return ToGrpc(state_.discoveries().Watch(asked, write, HasGone(*context)).error());
 }
 
 // A pool's drive is erased as a whole, which nothing takes back: making one takes the role that purging does.

@@ -20,8 +20,8 @@ Result<v1::ClusterSpec> CompleteClusterSpec(std::string_view id, v1::ClusterSpec
 Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec);
 // Without who this host is, when the spec does not say. `spec` has no secrets any more.
 Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::SubsystemSpec spec);
-// The same checks for the host that asks.
-Result<v1::DiscoverSubsystemsRequest> CompleteDiscovery(v1::DiscoverSubsystemsRequest request);
+// The same checks for the host that asks. In place: a copy would have the plain secrets, too.
+Status CompleteDiscovery(v1::DiscoverSubsystemsRequest* request);
 // Whether its secrets go together, once all are there.
 Status CheckSubsystemSecrets(std::string_view subsystem, const v1::SubsystemSpec& spec);
 // Whether disks that are written to take part in reservations.

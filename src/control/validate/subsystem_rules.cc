@@ -102,17 +102,16 @@ Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::Subsyst
                                       nvme::fabrics::kKeepAliveMsMin, nvme::fabrics::kKeepAliveMsMax));
 }
 
-Result<v1::DiscoverSubsystemsRequest> CompleteDiscovery(v1::DiscoverSubsystemsRequest request) {
+Status CompleteDiscovery(v1::DiscoverSubsystemsRequest* request) {
   const auto refuse = [](const char* field, const std::string& why) {
     return Refuse(v1::REASON_INVALID_FIELD, fmt::format("{} {}", field, why), {{"field", field}});
   };
-  if (request.address().empty())
+  if (request->address().empty())
     return refuse("address", "is missing: say where the discovery service is, as 10.0.0.1:8009");
-  const auto address = fabrics::ParseTransportAddress(request.address(), fabrics::kDiscoveryPort);
+  const auto address = fabrics::ParseTransportAddress(request->address(), fabrics::kDiscoveryPort);
   if (!address.ok()) return refuse("address", "is wrong: " + address.error().message);
-  request.set_address(fabrics::TextOfAddress(*address));
-  CLEAT_TRY(CompleteHost(request, refuse));
-  return request;
+  request->set_address(fabrics::TextOfAddress(*address));
+  return CompleteHost(*request, refuse);
 }
 
 Status CheckSubsystemSecrets(std::string_view subsystem, const v1::SubsystemSpec& spec) {

@@ -52,8 +52,8 @@ constexpr char kWatched[] =
 
 class DiscoveryTest : public KeysRig {
  protected:
-  Answer Discover(const v1::DiscoverSubsystemsRequest& request = At("10.0.0.1")) {
-    return state_->discoveries().Discover(request, [this] { return gone_.load(); });
+  Answer Discover(v1::DiscoverSubsystemsRequest request = At("10.0.0.1")) {
+    return state_->discoveries().Discover(&request, [this] { return gone_.load(); });
   }
   std::future<Answer> DiscoverMeanwhile() {
     return std::async(std::launch::async, [this] { return Discover(); });
@@ -61,7 +61,8 @@ class DiscoveryTest : public KeysRig {
   // Until `write` does not want more, or it ends by itself.
   std::future<Error> WatchMeanwhile(std::function<bool(const v1::DiscoverSubsystemsResponse&)> write) {
     return std::async(std::launch::async, [this, write = std::move(write)] {
-      return state_->discoveries().Watch(At("10.0.0.1"), write, [this] { return gone_.load(); }).error();
+      auto request = At("10.0.0.1");
+      return state_->discoveries().Watch(&request, write, [this] { return gone_.load(); }).error();
     });
   }
   static void ExpectRefused(const Answer& answer, v1::Reason reason, const std::string& says) {
@@ -341,6 +342,32 @@ TEST_F(DiscoveryTest, SecretsThatAreNoneAreRefusedByField) {
   answer = Discover(request);
   ExpectRefused(answer, v1::REASON_KEY_INVALID, "dhchap_secret is no DH-HMAC-CHAP secret");
   EXPECT_EQ(MetadataOf(answer.error(), "field"), "dhchap_secret");
+}
+
+TEST_F(DiscoveryTest, PlainSecretsAreGoneBeforeTheFirstLogAndWhereSomethingIsRefused) {
+  engine_.SetDiscovery({{}});
+  ASSERT_TRUE(engine_.Connect());
+  const auto with_secrets = [](const std::string& address, const char* chap_secret) {
+    auto request = At(address);
+    request.mutable_dhchap_secret()->set_plain_key(chap_secret);
+    request.mutable_tls_psk()->set_plain_key(kTlsPsk);
+    return request;
+  };
+  const auto stays = [] { return false; };
+  auto request = with_secrets("10.0.0.1", kChapSecret);
+  size_t logs = 0;
+  const auto write = [&](const v1::DiscoverSubsystemsResponse&) {
+    EXPECT_EQ(PlainKeyIn(request), "");
+    EXPECT_TRUE(HasSecrets(request)) << "wrapped";
+    return ++logs == 0;
+  };
+  EXPECT_FALSE(state_->discoveries().Watch(&request, write, stays).ok());
+  EXPECT_EQ(logs, 1U);
+  for (auto& refused : {with_secrets("array.example", kChapSecret), with_secrets("10.0.0.1", "nonsense")}) {
+    request = refused;
+    EXPECT_FALSE(state_->discoveries().Discover(&request, stays).ok());
+    EXPECT_EQ(PlainKeyIn(request), "") << request.address();
+  }
 }
 
 // It would read over them, and connect without; or end after one log.

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "ctl/app.h"
+#include "ctl/client.h"
+#include "ctl/subsystem_discovery.h"
 #include "fake_cleatd.h"
 #include "run_fixture.h"
 
@@ -305,6 +307,26 @@ TEST_F(DiscoveryCommands, SecretsAreTheServicesWhereThatIsSaid) {
     EXPECT_EQ(asked_.has_dhchap_secret(), with);
     EXPECT_EQ(created_.spec().dhchap_secret().plain_key(), kSecret);
   }
+}
+
+TEST_F(DiscoveryCommands, AWatchKeepsNoSecret) {
+  cleatd_.watch_discovery = [&](const v1::DiscoverSubsystemsRequest& request,
+                                v1::DiscoverSubsystemsResponse&) {
+    asked_ = request;
+    return false;
+  };
+  Globals globals;
+  globals.connection.address = address_;
+  Client client(globals);
+  v1::DiscoverSubsystemsRequest request;
+  request.mutable_dhchap_secret()->set_plain_key(kSecret);
+  request.mutable_tls_psk()->set_plain_key(kSecret);
+  testing::internal::CaptureStderr();
+  EXPECT_NE(WatchDiscovery(client, request), kOk);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("it has ended"));
+  EXPECT_EQ(asked_.dhchap_secret().plain_key(), kSecret) << "cleatd has it";
+  EXPECT_EQ(request.dhchap_secret().plain_key(), "");
+  EXPECT_EQ(request.tls_psk().plain_key(), "");
 }
 
 TEST_F(DiscoveryCommands, AddressesAreGivenOrDiscoveredAndNotBoth) {

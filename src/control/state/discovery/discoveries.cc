@@ -10,6 +10,7 @@
 #include "base/log_request.h"
 #include "control/model/errors.h"
 #include "control/validate/spec_rules.h"
+#include "control/validate/spec_secrets.h"
 
 namespace cleat::control {
 namespace {
@@ -86,17 +87,19 @@ class Discoveries::Waiting final : public DiscoveryCaller {
   std::atomic<bool> has_left_{false};
 };
 
-Result<v1::DiscoverSubsystemsRequest> Discoveries::Complete(
-    const v1::DiscoverSubsystemsRequest& asked) const {
-  CLEAT_ASSIGN(auto request, CompleteDiscovery(asked));
-  CLEAT_TRY(keys_.WrapSecrets("the discovery service at " + request.address(), &request));
-  CLEAT_TRY(subsystems_.SetHost(request));
-  return request;
+// Whatever comes of it, no plain secret is left: a call may watch for days.
+Status Discoveries::Complete(v1::DiscoverSubsystemsRequest* request) const {
+  Status status = CompleteDiscovery(request);
+  if (status.ok()) status = keys_.WrapSecrets("the discovery service at " + request->address(), request);
+  WipePlainKey(request);
+  if (!status.ok()) return status;
+  return subsystems_.SetHost(*request);
 }
 
-Result<v1::DiscoverSubsystemsResponse> Discoveries::Discover(const v1::DiscoverSubsystemsRequest& asked,
+Result<v1::DiscoverSubsystemsResponse> Discoveries::Discover(v1::DiscoverSubsystemsRequest* asked,
                                                              const HasGone& has_gone) {
-  CLEAT_ASSIGN(const auto request, Complete(asked));
+  CLEAT_TRY(Complete(asked));
+  const v1::DiscoverSubsystemsRequest& request = *asked;
   const auto waiting = std::make_shared<Waiting>();
   CLEAT_TRY(Ask(request, Kind::kOnce, waiting));
   auto answer = waiting->Next(std::chrono::steady_clock::now() + patience_, has_gone);
@@ -106,9 +109,9 @@ Result<v1::DiscoverSubsystemsResponse> Discoveries::Discover(const v1::DiscoverS
   return WithHost(std::move(*answer).value(), request);
 }
 
-Status Discoveries::Watch(const v1::DiscoverSubsystemsRequest& asked, const Write& write,
-                          const HasGone& has_gone) {
-  CLEAT_ASSIGN(const auto request, Complete(asked));
+Status Discoveries::Watch(v1::DiscoverSubsystemsRequest* asked, const Write& write, const HasGone& has_gone) {
+  CLEAT_TRY(Complete(asked));
+  const v1::DiscoverSubsystemsRequest& request = *asked;
   const auto waiting = std::make_shared<Waiting>();
   CLEAT_TRY(Ask(request, Kind::kWatch, waiting));
   std::optional until = std::chrono::steady_clock::now() + patience_;

@@ -91,12 +91,12 @@ class Discoveries {
   Discoveries(StateCore& core, const Subsystems& subsystems, const SpecKeys& keys)
       : core_(core), subsystems_(subsystems), keys_(keys) {}
 
-  // ---- The API
-  Result<v1::DiscoverSubsystemsResponse> Discover(const v1::DiscoverSubsystemsRequest& request,
+  // ---- The API. `request` is completed in place, and its plain secrets are overwritten before anybody is asked.
+  Result<v1::DiscoverSubsystemsResponse> Discover(v1::DiscoverSubsystemsRequest* request,
                                                   const HasGone& has_gone);
   // Gives each log to `write`, which says whether the caller is still there. Returns why it has ended: always an error.
   using Write = std::function<bool(const v1::DiscoverSubsystemsResponse& log)>;
-  Status Watch(const v1::DiscoverSubsystemsRequest& request, const Write& write, const HasGone& has_gone);
+  Status Watch(v1::DiscoverSubsystemsRequest* request, const Write& write, const HasGone& has_gone);
   // Ends all calls, those to come too.
   void Stop();
   // For tests, before the first call.
@@ -108,7 +108,7 @@ class Discoveries {
  private:
   using Kind = DiscoveryQuestion::Kind;
   class Waiting;
-  Result<v1::DiscoverSubsystemsRequest> Complete(const v1::DiscoverSubsystemsRequest& asked) const;
+  Status Complete(v1::DiscoverSubsystemsRequest* request) const;
   Status Ask(v1::DiscoverSubsystemsRequest request, Kind kind, const std::shared_ptr<Waiting>& waiting);
   void Leave(Kind kind, const std::shared_ptr<Waiting>& waiting);
   Error NothingHeard(const v1::DiscoverSubsystemsRequest& request, const HasGone& has_gone) const;
