@@ -314,7 +314,7 @@ void AddDiscover(CLI::App& subsystem, Globals& globals,
   AddHostIdentity(*discover, *arguments);
   AddSecrets(*discover, *arguments);
   discover->add_flag("--watch", arguments->watch,
-                     "Stay, and show what has come and gone each time that the service tells of a change, "
+                     "Stay, and show what has come, gone and changed each time that the service tells of it, "
                      "until interrupted");
   OnRun(*discover, globals, arguments, DiscoverSubsystems);
 }

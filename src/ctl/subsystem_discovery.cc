@@ -75,33 +75,57 @@ std::string WhatIsThere(const v1::DiscoverSubsystemsResponse& response) {
   return names.size() == shown ? text : text + fmt::format(" and {} more", names.size() - shown);
 }
 
-std::string LineOf(const v1::DiscoveryRecord& record) {
+// A record as a line of a change has it.
+struct Entry {
+  std::string what;  // its NQN, subtype and address: one that has other ones is another one
+  std::string channel;
+
+  auto operator<=>(const Entry&) const = default;
+};
+
+Entry EntryOf(const v1::DiscoveryRecord& record) {
   const std::string where = record.address().empty()
                                 ? record.transport()
                                 : fmt::format("{} {}", record.transport(), AddressOf(record));
   const std::string channel = TextOf(record.secure_channel());
-  return fmt::format("{} ({}, {}{})", record.nqn(), TextOf(record.subtype()), where,
-                     channel.empty() ? "" : ", secure channel " + channel);
+  return {.what = fmt::format("{} ({}, {})", record.nqn(), TextOf(record.subtype()), where),
+          .channel = channel.empty() ? "" : "secure channel " + channel};
 }
 
-std::multiset<std::string> LinesOf(const v1::DiscoverSubsystemsResponse& response) {
-  std::multiset<std::string> lines;
-  for (const v1::DiscoveryRecord& record : response.records()) lines.insert(LineOf(record));
-  return lines;
+std::string LineOf(const Entry& entry) {
+  return entry.channel.empty() ? entry.what : fmt::format("{}, {}", entry.what, entry.channel);
+}
+
+std::multiset<Entry> EntriesOf(const v1::DiscoverSubsystemsResponse& response) {
+  std::multiset<Entry> entries;
+  for (const v1::DiscoveryRecord& record : response.records()) entries.insert(EntryOf(record));
+  return entries;
 }
 
 std::string DescribeChange(const v1::DiscoverSubsystemsResponse& before,
                            const v1::DiscoverSubsystemsResponse& now) {
-  const std::multiset<std::string> old_lines = LinesOf(before);
-  const std::multiset<std::string> new_lines = LinesOf(now);
-  std::vector<std::string> came;
-  std::vector<std::string> gone;
-  std::ranges::set_difference(new_lines, old_lines, std::back_inserter(came));
-  std::ranges::set_difference(old_lines, new_lines, std::back_inserter(gone));
+  const std::multiset<Entry> old_entries = EntriesOf(before);
+  const std::multiset<Entry> new_entries = EntriesOf(now);
+  std::vector<Entry> came;
+  std::vector<Entry> gone;
+  std::ranges::set_difference(new_entries, old_entries, std::back_inserter(came));
+  std::ranges::set_difference(old_entries, new_entries, std::back_inserter(gone));
   std::string text = "\n";
-  for (const std::string& line : gone) text += fmt::format("gone: {}\n", line);
-  for (const std::string& line : came) text += fmt::format("new: {}\n", line);
-  return text;
+  std::string changed;
+  for (const Entry& entry : gone) {
+    const auto same = std::ranges::find(came, entry.what, &Entry::what);
+    if (same == came.end()) {
+      text += fmt::format("gone: {}\n", LineOf(entry));
+      continue;
+    }
+    changed += fmt::format("changed: {}; before: {}\n", LineOf(*same),
+                           entry.channel.empty() ? "secure channel not said" : entry.channel);
+    came.erase(same);
+  }
+  for (const Entry& entry : came) text += fmt::format("new: {}\n", LineOf(entry));
+  if (text.size() + changed.size() == 1 && before.skipped() == now.skipped())
+    changed = "changed: nothing that is shown here\n";
+  return text + changed;
 }
 
 }  // namespace

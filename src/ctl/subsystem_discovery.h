@@ -12,7 +12,7 @@ namespace cleat::ctl {
 
 std::string DescribeDiscovery(const v1::DiscoverSubsystemsResponse& response);
 
-// Shows what a service has, and at each change what has come, what has gone, and what it has then, until interrupted. Its end is a failure,
+// Shows what a service has, and at each change what has come, gone and changed, and what it has then, until interrupted. Its end is a failure,
 // and says why. The plain secrets of `request` are overwritten as soon as it is sent.
 [[nodiscard]] ExitCode WatchDiscovery(Client& client, v1::DiscoverSubsystemsRequest& request);
 

@@ -285,9 +285,32 @@ TEST_F(DiscoveryCommands, AWatcherIsShownWhatHasComeAndGoneAndWhyItEnds) {
   EXPECT_EQ(asked_.address(), "10.0.0.9");
   EXPECT_THAT(shown.out,
               HasSubstr("\ngone: nqn.2014-08.org.example:other (nvm, tcp 10.0.0.2:4420)\n"
-                        "new: nqn.2014-08.org.example:new (nvm, tcp [fd00::1]:4420, secure channel "
-                        "required)\nNQN"));
+                        "new: nqn.2014-08.org.example:new (nvm, tcp [fd00::1]:4420), secure channel "
+                        "required\nNQN"));
   EXPECT_THAT(shown.out.substr(0, shown.out.find("gone:")), HasSubstr("10.0.0.2"));
+}
+
+TEST_F(DiscoveryCommands, AWatcherIsShownAnEntryThatHasChangedAsOneAndAChangeOfNothingThatIsShown) {
+  const auto has = [&](v1::SecureChannel channel) {
+    response_.clear_records();
+    Add(kNqn, "10.0.0.1").set_secure_channel(channel);
+    return response_;
+  };
+  const std::vector<v1::DiscoverSubsystemsResponse> logs{
+      has(v1::SECURE_CHANNEL_UNSPECIFIED), has(v1::SECURE_CHANNEL_REQUIRED),
+      has(v1::SECURE_CHANNEL_NOT_REQUIRED), has(v1::SECURE_CHANNEL_NOT_REQUIRED)};
+  size_t next = 0;
+  cleatd_.watch_discovery = [&](const v1::DiscoverSubsystemsRequest&, v1::DiscoverSubsystemsResponse& log) {
+    if (next < logs.size()) log = logs[next];
+    return next++ < logs.size();
+  };
+  const Outcome shown = Ctl({"subsystem", "discover", "--address", "10.0.0.9", "--watch"});
+  const std::string line = std::string("\nchanged: ") + kNqn + " (nvm, tcp 10.0.0.1:4420), secure channel ";
+  EXPECT_THAT(shown.out, HasSubstr(line + "required; before: secure channel not said\nNQN"));
+  EXPECT_THAT(shown.out, HasSubstr(line + "not required; before: secure channel required\nNQN"));
+  EXPECT_THAT(shown.out, HasSubstr("\nchanged: nothing that is shown here\nNQN"));
+  EXPECT_THAT(shown.out, Not(HasSubstr("gone: ")));
+  EXPECT_THAT(shown.out, Not(HasSubstr("new: ")));
 }
 
 TEST_F(DiscoveryCommands, SecretsAreTheServicesWhereThatIsSaid) {
