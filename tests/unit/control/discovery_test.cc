@@ -329,6 +329,12 @@ TEST_F(DiscoveryTest, AnEngineIsToldTheSecretsWrapped) {
   };
   EXPECT_EQ(text(told.dhchap_secret()), kChapSecret);
   EXPECT_EQ(text(told.tls_psk()), kTlsPsk);
+  request = At("10.0.0.1");
+  request.mutable_dhchap_secret()->set_plain_key(kChapSecret);
+  request.mutable_dhchap_ctrl_secret()->set_plain_key(kOtherChapSecret);
+  ASSERT_TRUE(Discover(request).ok());
+  EXPECT_EQ(text(engine_.LastDiscover().dhchap_ctrl_secret()), kOtherChapSecret);
+  EXPECT_FALSE(engine_.LastDiscover().has_tls_psk());
 }
 
 TEST_F(DiscoveryTest, SecretsThatAreNoneAreRefusedByField) {

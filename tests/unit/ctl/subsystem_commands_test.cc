@@ -318,7 +318,15 @@ TEST_F(DiscoveryCommands, SecretsAreTheServicesWhereThatIsSaid) {
   const char* const file = secret.c_str();
   ASSERT_EQ(Ctl({"subsystem", "discover", "--address", "10.0.0.9", "--dhchap-secret-file", file}).code, kOk);
   EXPECT_EQ(asked_.dhchap_secret().plain_key(), kSecret);
-  EXPECT_FALSE(asked_.has_tls_psk());
+  EXPECT_FALSE(asked_.has_tls_psk() || asked_.has_dhchap_ctrl_secret());
+  const std::string ctrl = WriteFile("ctrl.key", "DHHC-1:00:...:");
+  const std::string psk = WriteFile("psk", "NVMeTLSkey-1:...:");
+  ASSERT_EQ(Ctl({"subsystem", "discover", "--address", "10.0.0.9", "--dhchap-secret-file", file,
+                 "--dhchap-ctrl-secret-file", ctrl.c_str(), "--tls-psk-file", psk.c_str()})
+                .code,
+            kOk);
+  EXPECT_EQ(asked_.dhchap_ctrl_secret().plain_key(), "DHHC-1:00:...:");
+  EXPECT_EQ(asked_.tls_psk().plain_key(), "NVMeTLSkey-1:...:");
   Add(kNqn, "10.0.0.1");
   for (const bool with : {false, true}) {
     std::vector<const char*> arguments{"subsystem", "create",     "array",    "--nqn",

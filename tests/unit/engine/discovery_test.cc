@@ -16,6 +16,7 @@
 #include "keys/keyring.h"
 #include "nvme/fabrics/names.h"
 #include "tests/unit/modules/nvmf_rig.h"
+#include "tests/unit/modules/tls_front.h"
 #include "tests/unit/vhost/host.h"
 
 namespace cleat::engine::discovery_test {
@@ -147,6 +148,20 @@ TEST_F(EngineDiscoveryWithSecrets, HostAndServiceProveThemselves) {
   const auto report = Ask(spec);
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_EQ(rig_.target.counts.proofs, 1U);
+}
+
+TEST_F(EngineDiscoveryWithSecrets, AServiceIsAskedOverTlsWithThePreSharedKey) {
+  const test::TlsFront front({.psk = test::kTlsKeys[0],
+                              .host_nqn = rig_.subsystem.host.nqn,
+                              .subsystem_nqn = NvmfTarget::kDiscovery},
+                             rig_.target.port());
+  DiscoverySpec spec = Spec();
+  spec.address = "127.0.0.1:" + std::to_string(front.port());
+  spec.secrets.dhchap_secret = Wrapped(NvmfTarget::kHostSecret);
+  spec.secrets.tls_psk = Wrapped(test::kTlsKeys[0]);
+  const auto report = Ask(spec);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(front.counts.established, 1U);
 }
 
 TEST_F(EngineDiscoveryWithSecrets, WithoutTheirKeyNothingIsAsked) {
