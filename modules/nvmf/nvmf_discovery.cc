@@ -113,7 +113,7 @@ Status Check(const NvmfDiscovery& options) {
   return Ok{};
 }
 
-// By one connection. `first_timeout_ns`: what is left for the log as it is; those after a change have the whole time again.
+// One connection does all. `first_timeout_ns`: what is left for the log as it is; those after a change have the whole time again.
 Task<Result<DiscoveryLog>> ReadOrWatch(const NvmfDiscovery& options, uint64_t first_timeout_ns) {
   Reading reading(options, first_timeout_ns, *Reactor::Current());
   reading.Start();

@@ -51,7 +51,7 @@ constexpr uint8_t kEventRequest = 0x0c;
 constexpr uint32_t kLogChanged = 0x0070f002;  // a notice, F0h, log page 70h
 constexpr uint32_t kKatoMs = 2000;
 constexpr uint64_t kTimeoutNs = 1'000'000'000;
-// With nothing left of the input.
+// Ticks that the reading gets when nothing is left of the input.
 constexpr uint32_t kTicksAfterMax = 100;
 
 // Commands of a reading that goes wrong as late as it can: each try has a piece for every four records and one for the header.

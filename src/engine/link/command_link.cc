@@ -322,7 +322,7 @@ void CommandLink::FlushChanges() {
   }
 }
 
-// That of a service which is watched, if there is one that has not been sent.
+// Sends the log of a service that is watched, if there is one that was not sent.
 void CommandLink::FlushLog(uint64_t id) {
   const auto log = connection_->watched_logs.extract(id);
   if (log.empty()) return;

@@ -347,7 +347,7 @@ TEST_F(TlsTest, WrongFilesAreNamedAtTheStart) {
 TEST_F(TlsTest, AWatcherWhoseHostHasDiedLeavesItsPlace) {
   ASSERT_TRUE(options_.grants.Add("attach=cert:watcher.example").ok());
   ASSERT_NO_FATAL_FAILURE(MakeCertificate("ca", "watcher.example", "watcher"));
-  options_.keep_alive = {.time = std::chrono::milliseconds(100), .timeout = std::chrono::seconds(4)};
+  options_.keep_alive = {.time = std::chrono::milliseconds(100), .timeout = std::chrono::seconds(8)};
   Start();
   FakeEngine engine(options_.engine_socket);
   engine.SetDiscovery({{}});

@@ -425,7 +425,7 @@ TEST_F(DiskOwnershipTest, WhatCantBeGivenUpYetIsGivenUpByTheNextEngine) {
   EXPECT_EQ(source.states(), States({kIncoming, kReleased}));
 }
 
-// As it is detached while no engine is there, and attached anew for a VM that is to start here.
+// The attachment is detached while no engine is there, and attached anew for a VM that is to start here.
 TEST_F(DiskOwnershipTest, ANewAttachmentKeepsWhatOneBeforeItWasGivingAway) {
   source.AttachBoth(false);
   storage.stuck["disks/y"] = "writes are in doubt";

@@ -361,7 +361,7 @@ TEST(Association, AResizeAndARemovalAreToldAndTheReturn) {
   EXPECT_TRUE(scene.news.info->present);
 }
 
-// It may have been gone and be back: what hosts had registered there is lost then.
+// The namespace may have been gone and be back: what hosts had registered there is lost then.
 TEST(Association, ANamespaceThatIsAsItWasWhenItIsReadAgainIsToldOf) {
   Scene scene;
   scene.Begin();
