@@ -31,7 +31,7 @@ void DiskDoubt::GiveUp() {
   if (log_ != nullptr && log_->is_owned()) log_->GiveUp();
 }
 
-// The log has room for half of a revision, and no store comes to so many that two could be taken for each other.
+// The log has room for half of a revision. Only an attachment whose revision is a multiple of 2^32 away from that of the mark would be taken for it.
 void DiskDoubt::SetLeaving(uint64_t attachment) {
   if (log_ != nullptr && log_->is_owned()) log_->SetLeaving(static_cast<uint32_t>(attachment));
 }
