@@ -27,7 +27,7 @@ file(WRITE "${CLEAT_TEST_DIR}/source_dir.txt" "${CMAKE_SOURCE_DIR}")
 # Which flavour has which tests. `out`, of a test with these labels: ON: ctest runs it; PROGRAM: it is compiled into its folder's
 # program, but ctest does not run it; OFF: neither.
 #   release         everything; of the unit tests, `make test` keeps those on lock-free and ordering code (`ordering`), which -O2
-#                   may break, those with parts that sanitizers have no room for (`plain`), and those on slips and files that aren't
+#                   may break, those with parts that sanitizers have no room or time for (`plain`), and those on slips and files that aren't
 #                   theirs (`edge`), which are to be seen at one glance; it leaves the others to the sanitizers, which compile and
 #                   run the same
 #   asan            unit (but not in single `steps`), sim and fuzz, and real processes under hostile guests and kills;

@@ -87,15 +87,10 @@ class DiskDoubt {
   Status ConfirmDead();
 
  private:
-  struct WordTimer : Timer {
-    explicit WordTimer(DiskDoubt& d)
-        : Timer([](Timer& timer) { static_cast<WordTimer&>(timer).doubt.LookForWord(); }), doubt(d) {}
-    DiskDoubt& doubt;
-  };
-
-  struct PublishTimer : Timer {
-    explicit PublishTimer(DiskDoubt& d)
-        : Timer([](Timer& timer) { static_cast<PublishTimer&>(timer).doubt.Publish(); }), doubt(d) {}
+  template <void (DiskDoubt::*kMethod)()>
+  struct LaterTimer : Timer {
+    explicit LaterTimer(DiskDoubt& d)
+        : Timer([](Timer& timer) { (static_cast<LaterTimer&>(timer).doubt.*kMethod)(); }), doubt(d) {}
     DiskDoubt& doubt;
   };
 
@@ -112,8 +107,8 @@ class DiskDoubt {
   uint64_t published_version_ = 0;
   uint64_t held_until_ns_ = 0;
   bool stopped_ = false;
-  WordTimer word_later_{*this};  // runs while anything is in doubt
-  PublishTimer publish_soon_{*this};
+  LaterTimer<&DiskDoubt::LookForWord> word_later_{*this};  // runs while anything is in doubt
+  LaterTimer<&DiskDoubt::Publish> publish_soon_{*this};
 };
 
 }  // namespace cleat::modules

@@ -254,7 +254,7 @@ void NvmfDisk::LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) 
     TellPathsChanged();
   }
   // A namespace that was away may be back without the registrations that it had.
-  if (reservation_ && path.is_usable() && (changed & nvme::host::kReadAnew) != 0) reservation_->Look(life);
+  if (reservation_ && path.is_usable()) reservation_->Look(life);
   // Last: requests that go on then know the rest.
   if ((changed & nvme::host::kLookedAgain) != 0)
     TellAll([life](NvmfChannel& channel) { channel.PathLooked(life); });

@@ -74,9 +74,8 @@ struct AssociationInfo {
 enum Changed : uint32_t {
   kChangedSize = 1U << 0,  // more or fewer blocks, or another of NamespaceInfo's values
   kChangedPresence = 1U << 1,
-  kChangedAna = 1U << 2,   // state, group or problem
-  kLookedAgain = 1U << 3,  // nothing: what Recheck has asked for is done
-  kReadAnew = 1U << 4      // always: it may have been gone and be back, and look as before
+  kChangedAna = 1U << 2,  // state, group or problem
+  kLookedAgain = 1U << 3  // nothing: what Recheck has asked for is done
 };
 
 // Called from within methods and callbacks of the queue pair, and may call End and Recheck from there; destroys the association after Gone.
@@ -84,7 +83,8 @@ class AssociationOwner {
  public:
   // Once: I/O queues may be connected.
   virtual void Live(uint64_t life, const AssociationInfo& info) = 0;
-  // Only between Live and Lost. `changed`: bits of Changed.
+  // The namespace was read anew. Only between Live and Lost. `changed`: bits of Changed; none: it looks as before, but may have been gone and be
+  // back.
   virtual void Changed(uint64_t life, uint32_t changed, const AssociationInfo& info) = 0;
   // The association is broken, or has never come to be: its I/O queues have to end too. At most once; not after End.
   virtual void Lost(uint64_t life, const Error& reason) = 0;

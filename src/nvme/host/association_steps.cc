@@ -546,7 +546,7 @@ void Association::Settle() {
     owner_.Live(config_.life, info_);
     return;
   }
-  uint32_t changed = kReadAnew;
+  uint32_t changed = 0;
   if (!SameSpace(info_.space, fresh_.space)) changed |= kChangedSize;
   if (info_.present != fresh_.present) changed |= kChangedPresence;
   if (info_.ana != fresh_.ana || info_.ana_group != fresh_.ana_group ||

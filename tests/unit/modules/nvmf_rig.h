@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,11 +46,14 @@ class NvmfRig {
     for (int turn = 0; turn < 100; ++turn) Turn();  // mail that is on its way
   }
 
+  // Naps where nothing happens for a while: what waits for a deadline takes no core from other tests.
   void Turn() {
-    control->RunOnce();
+    bool worked = control->RunOnce();
     for (auto& reactor : io) {
-      if (reactor.get() != still) reactor->RunOnce();
+      if (reactor.get() != still) worked |= reactor->RunOnce();
     }
+    idle_turns_ = worked ? 0 : idle_turns_ + 1;
+    if (idle_turns_ > kIdleTurnsMax) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   void Until(const std::function<bool()>& done) {
     while (!done()) Turn();
@@ -135,6 +140,8 @@ class NvmfRig {
   std::vector<uint64_t> resized;
 
  private:
+  static constexpr int kIdleTurnsMax = 100;
+
   static nvme::fabrics::TransportAddress AddressOf(const NvmfTarget& of) {
     return nvme::fabrics::ParseTransportAddress("127.0.0.1:" + std::to_string(of.port())).value();
   }
@@ -144,6 +151,8 @@ class NvmfRig {
   static Task<void> Keep(Task<T> task, std::optional<T>& result) {
     result.emplace(co_await task);
   }
+
+  int idle_turns_ = 0;  // one after another
 };
 
 // One request on memory of its own.

@@ -14,11 +14,10 @@ void News::Live(uint64_t life, const AssociationInfo& live) {
 void News::Changed(uint64_t life, uint32_t bits, const AssociationInfo& now) {
   EXPECT_EQ(life, kLife);
   EXPECT_TRUE(info && !lost);
-  EXPECT_NE(bits & kReadAnew, 0U);
   ++readings;
   info = now;
-  if (bits == kReadAnew) return;
-  changed |= bits & ~uint32_t{kReadAnew};
+  if (bits == 0) return;
+  changed |= bits;
   ++changes;
 }
 
