@@ -20,6 +20,7 @@ class Status {
   constexpr bool ok() const { return (field_ & kCodes) == 0; }
   constexpr uint8_t code() const { return field_ & 0xff; }
   constexpr uint8_t type() const { return field_ >> 8 & 7; }
+  constexpr uint16_t field() const { return field_; }
   constexpr bool do_not_retry() const { return (field_ & kDoNotRetry) != 0; }
 
  private:
@@ -27,6 +28,34 @@ class Status {
   static constexpr uint16_t kDoNotRetry = 1U << 14;
   uint16_t field_;
 };
+
+// Status Fields as a controller answers with them: Status takes them. Those of fabrics' own are in fabrics/commands.h.
+namespace status_field {
+inline constexpr uint16_t kSuccess = 0;
+// Generic (base 3.3.3.2.1.2.1).
+inline constexpr uint16_t kInvalidOpcode = 0x01;
+inline constexpr uint16_t kInvalidField = 0x02;
+inline constexpr uint16_t kCommandIdConflict = 0x03;
+inline constexpr uint16_t kInternalError = 0x06;
+inline constexpr uint16_t kAbortedByQueueDeletion = 0x08;
+inline constexpr uint16_t kInvalidNamespace = 0x0b;
+inline constexpr uint16_t kCommandSequence = 0x0c;
+inline constexpr uint16_t kSglLengthInvalid = 0x0f;
+inline constexpr uint16_t kSglTypeInvalid = 0x11;
+inline constexpr uint16_t kHostIdFormat = 0x18;
+inline constexpr uint16_t kKeepAliveExpired = 0x19;
+inline constexpr uint16_t kKeepAliveInvalid = 0x1a;
+// Command specific (base 3.3.3.2.1.2.2).
+inline constexpr uint16_t kCommandSpecific = 1U << 8;
+inline constexpr uint16_t kInvalidQueueId = kCommandSpecific | 0x01;
+inline constexpr uint16_t kEventRequestsExceeded = kCommandSpecific | 0x05;
+inline constexpr uint16_t kInvalidLogPage = kCommandSpecific | 0x09;
+inline constexpr uint16_t kFeatureNotSaveable = kCommandSpecific | 0x0d;
+inline constexpr uint16_t kFeatureNotChangeable = kCommandSpecific | 0x0e;
+inline constexpr uint16_t kCommandSetsRejected = kCommandSpecific | 0x2b;
+
+inline constexpr uint16_t kDoNotRetry = 1U << 14;
+}  // namespace status_field
 
 // What a request becomes that ended so, after the tries that MayRetry allows.
 block::IoStatus StatusOf(Status status);

@@ -18,7 +18,7 @@
 #include "base/check.h"
 #include "block/memory.h"
 #include "nvme/tcp/crc32c.h"
-#include "nvme/tcp/host_connection.h"
+#include "nvme/tcp_host/host_connection.h"
 #include "tests/fuzz/input.h"
 
 namespace cleat::nvme::tcp {

@@ -32,7 +32,7 @@
 #include "nvme/fabrics/names.h"
 #include "nvme/host/association.h"
 #include "nvme/host/queue_login.h"
-#include "nvme/tcp/host_connection.h"
+#include "nvme/tcp_host/host_connection.h"
 #include "tests/unit/modules/test_disk.h"
 
 namespace cleat::nvme::nvmf_namespace {

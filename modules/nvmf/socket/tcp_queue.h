@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One NVMe queue pair over a TCP connection of its own, on one reactor: the rules of NVMe/TCP (nvme/tcp/host_connection.h) with a socket.
+// One NVMe queue pair over a TCP connection of its own, on one reactor: the rules of NVMe/TCP (nvme/tcp_host/host_connection.h) with a socket.
 //
 // The reactor polls it while there is work, and for its spin time after: what was submitted since the last poll goes out in one system
 // call, and what has come is read without waiting for an event. Then it is armed, also with commands in flight (an admin queue always has
@@ -29,7 +29,7 @@
 #include "modules/nvmf/socket/tcp_tuning.h"
 #include "modules/nvmf/socket/tls_stream.h"
 #include "nvme/fabrics/queue_pair.h"
-#include "nvme/tcp/host_connection.h"
+#include "nvme/tcp_host/host_connection.h"
 #include "reactor/poller.h"
 #include "reactor/reactor.h"
 

@@ -5,18 +5,37 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "block/segments.h"
 
 namespace cleat::nvme::tcp {
+namespace {
 
-Receiver::Receiver(uint32_t buffer_bytes, PduSink& sink) : sink_(sink), buffer_(buffer_bytes) {
-  CLEAT_CHECK(buffer_bytes >= kReceiveBufferLeastBytes);
+// What is kept without a PDU that waits: a header with its digest, less a byte.
+constexpr size_t kKeptBytes = kHeaderMaxBytes + kDigestBytes;
+static_assert(kKeptBytes < kReceiveBufferLeastBytes);
+
+// A size that is known makes a copy without a call.
+void CopyHeader(const uint8_t* at, uint32_t bytes, PduHeader& pdu) {
+  if (bytes == sizeof(C2hData)) [[likely]] {
+    std::memcpy(static_cast<void*>(&pdu), at, sizeof(C2hData));
+  } else if (bytes == sizeof(CapsuleCmd)) {
+    std::memcpy(static_cast<void*>(&pdu), at, sizeof(CapsuleCmd));
+  } else {
+    std::memcpy(static_cast<void*>(&pdu), at, bytes);
+  }
 }
 
-uint32_t Receiver::Space(std::span<iovec> iovecs) {
-  CLEAT_CHECK(!iovecs.empty());
+}  // namespace
+
+Receiver::Receiver(const PduShapes& shapes, PduSink& sink) : shapes_(shapes), sink_(sink) {
+  kept_.reserve(kKeptBytes);
+}
+
+uint32_t Receiver::Space(std::span<iovec> iovecs, std::span<uint8_t> buffer) {
+  CLEAT_CHECK(!iovecs.empty() && !waits_ && buffer.size() >= kReceiveBufferLeastBytes);
   uint32_t count = 0;
   placed_bytes_ = 0;
   payload_given_whole_ = true;
@@ -28,14 +47,12 @@ uint32_t Receiver::Space(std::span<iovec> iovecs) {
     });
     payload_given_whole_ = placed_bytes_ == payload_.bytes;
   }
-  // A header that came in part goes to the front: there is always room for what is missing of it.
-  if (begin_ > 0) {
-    std::memmove(buffer_.data(), buffer_.data() + begin_, buffered());
-    end_ -= begin_;
-    begin_ = 0;
-  }
+  // The buffer goes on behind what was kept, so that all of it lies together.
+  buffer_ = buffer;
+  CLEAT_CHECK(kept_.size() < buffer.size());
+  if (!kept_.empty()) std::memcpy(buffer.data(), kept_.data(), kept_.size());
   if (payload_given_whole_ && count < iovecs.size())
-    iovecs[count++] = {buffer_.data() + end_, buffer_.size() - end_};
+    iovecs[count++] = {buffer.data() + kept_.size(), buffer.size() - kept_.size()};
   return count;
 }
 
@@ -44,10 +61,34 @@ void Receiver::Received(size_t bytes) {
   placed_bytes_ = 0;
   if (placed > 0) TakePlaced(placed);
   bytes -= placed;
-  CLEAT_CHECK(bytes == 0 || (payload_given_whole_ && bytes <= buffer_.size() - end_));
-  end_ += static_cast<uint32_t>(bytes);
+  CLEAT_CHECK(bytes == 0 || (payload_given_whole_ && bytes <= buffer_.size() - kept_.size()));
+  at_ = buffer_.data();
+  end_ = at_ + kept_.size() + bytes;
+  ParseAll();
+}
+
+// What waits stays where it is, however often it finds no room.
+void Receiver::Resume() {
+  CLEAT_CHECK(waits_);
+  waits_ = false;
+  at_ = kept_.data() + kept_from_;
+  end_ = kept_.data() + kept_.size();
   while (Parse()) {
   }
+  kept_from_ = static_cast<size_t>(at_ - kept_.data());
+  if (waits_) return;
+  const std::vector<uint8_t> rest(at_, end_);
+  kept_ = std::vector<uint8_t>();
+  kept_.reserve(kKeptBytes);
+  kept_.assign(rest.begin(), rest.end());
+  kept_from_ = 0;
+}
+
+void Receiver::ParseAll() {
+  kept_.clear();
+  while (Parse()) {
+  }
+  kept_.assign(at_, end_);
 }
 
 bool Receiver::Parse() {
@@ -67,15 +108,15 @@ bool Receiver::Parse() {
 bool Receiver::ParseHeader() {
   CommonHeader common;
   if (buffered() < sizeof(common)) return false;
-  const uint8_t* const at = buffer_.data() + begin_;
-  std::memcpy(&common, at, sizeof(common));
-  if (const auto refusal = CheckCommonHeader(common, digests_)) return Refuse(*refusal, sizeof(common));
-  const uint32_t header_end = HeaderEnd(common, digests_);
+  std::memcpy(&common, at_, sizeof(common));
+  if (const auto refusal = CheckCommonHeader(common, digests_, shapes_))
+    return Refuse(*refusal, sizeof(common));
+  const uint32_t header_end = HeaderEnd(common, digests_, ShapeOf(common.type, shapes_));
   if (buffered() < header_end) return false;
   if (header_end > common.header_bytes) {
     uint32_t digest = 0;
-    std::memcpy(&digest, at + common.header_bytes, sizeof(digest));
-    const uint32_t right = Crc32cOf(at, common.header_bytes);
+    std::memcpy(&digest, at_ + common.header_bytes, sizeof(digest));
+    const uint32_t right = Crc32cOf(at_, common.header_bytes);
     if (digest != right) {
       return Refuse({TermReason::kHeaderDigest, right,
                      fmt::format("{} whose header digest is wrong", NameOf(common.type))},
@@ -83,29 +124,47 @@ bool Receiver::ParseHeader() {
     }
   }
   PduHeader pdu;
-  // A size that is known makes a copy without a call.
-  if (common.header_bytes == sizeof(C2hData)) [[likely]] {
-    std::memcpy(static_cast<void*>(&pdu), at, sizeof(C2hData));
-  } else {
-    std::memcpy(&pdu, at, common.header_bytes);
-  }
+  CopyHeader(at_, common.header_bytes, pdu);
   payload_ = {};
-  if (common.type == PduType::kC2hData) {
-    if (const auto refusal = CheckDataLength(pdu.c2h_data, digests_))
-      return Refuse(*refusal, common.header_bytes);
-    part_ = Part::kPadding;
-    padding_bytes_ = common.data_offset - header_end;
+  if (const auto refusal = MeasurePayload(pdu)) return Refuse(*refusal, common.header_bytes);
+  // Before the sink hears of it, as it may change the digests.
+  const uint32_t payload_bytes = payload_.bytes;
+  const uint8_t* const begin = std::exchange(at_, at_ + header_end);
+  const After after = sink_.HeaderCame(pdu, payload_);
+  if (after == After::kEnded) return false;
+  if (after == After::kLater) {
+    at_ = begin;
+    waits_ = true;
+    return false;
   }
-  // Before the sink hears of it, as it may change the digests, and the PDU is used whatever comes of it.
-  begin_ += header_end;
-  if (!sink_.HeaderCame(pdu, payload_)) return false;
-  CLEAT_CHECK(common.type != PduType::kC2hData || payload_.bytes == pdu.c2h_data.data_bytes);
+  CLEAT_CHECK(payload_.bytes == payload_bytes);
+  if (payload_bytes == 0) return true;
+  part_ = Part::kPadding;
+  padding_bytes_ = common.data_offset - header_end;
   return true;
+}
+
+// How much data follows the header.
+std::optional<Refusal> Receiver::MeasurePayload(const PduHeader& pdu) {
+  const PduType type = pdu.common.type;
+  if (type == PduType::kC2hData) {
+    payload_.bytes = pdu.c2h_data.data_bytes;
+    return CheckDataLength(pdu.c2h_data, digests_);
+  }
+  if (type == PduType::kH2cData) {
+    payload_.bytes = pdu.h2c_data.data_bytes;
+    return CheckDataLength(pdu.h2c_data, digests_);
+  }
+  if (type != PduType::kCapsuleCmd) return std::nullopt;
+  payload_.bytes = DataInCapsule(pdu.capsule_cmd, digests_);
+  if (payload_.bytes > 0 || pdu.common.data_offset == 0) return std::nullopt;
+  return Refusal{TermReason::kInvalidHeaderField, offsetof(CommonHeader, pdu_bytes),
+                 fmt::format("CapsuleCmd of {} bytes, which ends before its data", pdu.common.pdu_bytes)};
 }
 
 bool Receiver::ParsePadding() {
   const uint32_t bytes = std::min(padding_bytes_, buffered());
-  begin_ += bytes;
+  at_ += bytes;
   padding_bytes_ -= bytes;
   if (padding_bytes_ > 0) return false;
   part_ = Part::kPayload;
@@ -116,13 +175,13 @@ bool Receiver::ParsePadding() {
 bool Receiver::ParsePayload() {
   const uint32_t bytes = std::min(payload_.bytes, buffered());
   if (bytes > 0) {
-    const uint8_t* from = buffer_.data() + begin_;
+    const uint8_t* from = at_;
     if (digests_.data) digest_.Update(from, bytes);
     block::ForEachPiece(payload_.to, payload_.offset_bytes, bytes, [&from](uint8_t* to, size_t length) {
       std::memcpy(to, from, length);
       from += length;
     });
-    begin_ += bytes;
+    at_ += bytes;
     payload_.offset_bytes += bytes;
     payload_.bytes -= bytes;
   }
@@ -145,8 +204,8 @@ bool Receiver::ParseDigest() {
   if (digests_.data) {
     uint32_t digest = 0;
     if (buffered() < sizeof(digest)) return false;
-    std::memcpy(&digest, buffer_.data() + begin_, sizeof(digest));
-    begin_ += sizeof(digest);
+    std::memcpy(&digest, at_, sizeof(digest));
+    at_ += sizeof(digest);
     right = digest == digest_.value();
   }
   part_ = Part::kHeader;
@@ -154,7 +213,7 @@ bool Receiver::ParseDigest() {
 }
 
 bool Receiver::Refuse(const Refusal& refusal, uint32_t header_bytes) {
-  sink_.Refused(refusal, {buffer_.data() + begin_, header_bytes});
+  sink_.Refused(refusal, {at_, header_bytes});
   return false;
 }
 

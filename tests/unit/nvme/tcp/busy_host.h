@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "nvme/tcp/host_connection.h"
+#include "nvme/tcp_host/host_connection.h"
 #include "tests/unit/nvme/tcp/peer.h"
 
 namespace cleat::nvme::tcp::test {

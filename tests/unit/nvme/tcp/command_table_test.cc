@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nvme/tcp/command_table.h"
+#include "nvme/tcp_host/command_table.h"
 
 #include <gtest/gtest.h>
 

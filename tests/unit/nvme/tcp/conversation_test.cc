@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "nvme/tcp/host_connection.h"
+#include "nvme/tcp_host/host_connection.h"
 #include "tests/unit/nvme/tcp/peer.h"
 
 namespace cleat::nvme::tcp {

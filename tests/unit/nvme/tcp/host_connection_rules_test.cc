@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nvme/tcp/host_connection.h"
+#include "nvme/tcp_host/host_connection.h"
 #include "tests/unit/nvme/tcp/busy_host.h"
 #include "tests/unit/nvme/tcp/peer.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nvme/tcp/host_connection.h"
+#include "nvme/tcp_host/host_connection.h"
 
 #include <gtest/gtest.h>
 

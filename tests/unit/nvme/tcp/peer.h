@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "block/memory.h"
-#include "nvme/tcp/host_connection.h"
+#include "nvme/tcp_host/host_connection.h"
 
 namespace cleat::nvme::tcp::test {
 

@@ -15,9 +15,9 @@
 #include <span>
 #include <vector>
 
-#include "nvme/tcp/command_table.h"
 #include "nvme/tcp/pdu.h"
 #include "nvme/tcp/pdu_check.h"
+#include "nvme/tcp_host/command_table.h"
 
 namespace cleat::nvme::tcp {
 

@@ -25,13 +25,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "nvme/fabrics/queue_pair.h"
-#include "nvme/tcp/command_table.h"
 #include "nvme/tcp/pdu.h"
 #include "nvme/tcp/pdu_check.h"
 #include "nvme/tcp/receiver.h"
-#include "nvme/tcp/send_queue.h"
+#include "nvme/tcp_host/command_table.h"
+#include "nvme/tcp_host/send_queue.h"
 
 namespace cleat::nvme::tcp {
 
@@ -74,13 +75,13 @@ class HostConnection final : public fabrics::QueuePair, private PduSink {
   // The first `bytes` of what FillSend gave were taken by the transport. May call the owner.
   void Sent(size_t bytes);
   // Where to put what comes next; returns how many pieces, at least one until the end, and 0 after it. iovecs is not empty.
-  uint32_t ReceiveSpace(std::span<iovec> iovecs) { return ended_ ? 0 : receiver_.Space(iovecs); }
+  uint32_t ReceiveSpace(std::span<iovec> iovecs) { return ended_ ? 0 : receiver_.Space(iovecs, buffer_); }
   // `bytes` have come there. Calls the owner.
   void Received(size_t bytes);
 
  private:
   // PduSink
-  bool HeaderCame(const PduHeader& pdu, Payload& payload) override;
+  After HeaderCame(const PduHeader& pdu, Payload& payload) override;
   bool PayloadCame(bool digest_is_right) override;
   void Refused(const Refusal& refusal, std::span<const uint8_t> header) override;
 
@@ -105,6 +106,7 @@ class HostConnection final : public fabrics::QueuePair, private PduSink {
   CommandTable table_;
   SendQueue sends_;
   Receiver receiver_;
+  std::vector<uint8_t> buffer_;
   // The command whose data is coming, while it does.
   CommandSlot* receiving_ = nullptr;
   uint32_t receiving_bytes_ = 0;

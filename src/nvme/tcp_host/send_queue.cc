@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nvme/tcp/send_queue.h"
+#include "nvme/tcp_host/send_queue.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,35 +7,10 @@
 #include "base/check.h"
 #include "block/segments.h"
 #include "nvme/tcp/crc32c.h"
+#include "nvme/tcp/pieces.h"
 
 namespace cleat::nvme::tcp {
 namespace {
-
-// Adds pieces of memory to iovecs, without the first `skip_bytes` of them all.
-class Pieces {
- public:
-  Pieces(std::span<iovec> iovecs, uint64_t skip_bytes) : iovecs_(iovecs), skip_bytes_(skip_bytes) {}
-
-  void Add(const void* data, uint64_t bytes) {
-    if (skip_bytes_ >= bytes) {
-      skip_bytes_ -= bytes;
-      return;
-    }
-    if (full()) return;
-    // iovec has no const: a send only reads.
-    auto* const from = static_cast<uint8_t*>(const_cast<void*>(data)) + skip_bytes_;
-    iovecs_[count_++] = {from, bytes - skip_bytes_};
-    skip_bytes_ = 0;
-  }
-
-  bool full() const { return count_ == iovecs_.size(); }
-  uint32_t count() const { return static_cast<uint32_t>(count_); }
-
- private:
-  std::span<iovec> iovecs_;
-  uint64_t skip_bytes_;
-  size_t count_ = 0;
-};
 
 // The pieces after the last that has room are walked as well: a command's segments are few.
 void AddPdu(const CommandSlot& slot, Pieces& pieces) {

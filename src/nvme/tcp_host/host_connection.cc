@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nvme/tcp/host_connection.h"
+#include "nvme/tcp_host/host_connection.h"
 
 #include <fmt/format.h>
 
@@ -30,7 +30,8 @@ HostConnection::HostConnection(const HostConnectionOptions& options, fabrics::Qu
       in_capsule_bytes_(options.in_capsule_bytes),
       table_(options.depth),
       sends_(options.depth, options.digests),
-      receiver_(options.receive_buffer_bytes, *this) {}
+      receiver_(kHostReceives, *this),
+      buffer_(options.receive_buffer_bytes) {}
 
 void HostConnection::Start() {
   CLEAT_CHECK(!started_ && !ended_);
@@ -90,11 +91,11 @@ void HostConnection::Received(size_t bytes) {
   if (!ended_) receiver_.Received(bytes);
 }
 
-bool HostConnection::HeaderCame(const PduHeader& pdu, Payload& payload) {
+After HostConnection::HeaderCame(const PduHeader& pdu, Payload& payload) {
   const PduType type = pdu.common.type;
   if (type == PduType::kC2hTermReq) {
     Terminated(pdu.term_req);
-    return false;
+    return After::kEnded;
   }
   std::optional<Refusal> refusal;
   if ((type == PduType::kIcResp) == connected_) {
@@ -113,7 +114,7 @@ bool HostConnection::HeaderCame(const PduHeader& pdu, Payload& payload) {
     const auto* const header = reinterpret_cast<const uint8_t*>(&pdu);
     Refused(*refusal, {header, pdu.common.header_bytes});
   }
-  return !ended_;
+  return ended_ ? After::kEnded : After::kGoOn;
 }
 
 std::optional<Refusal> HostConnection::Connect(const IcResp& pdu) {

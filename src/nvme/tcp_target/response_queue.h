@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The PDUs that a controller has to send, in their order: builds them, gives them out as pieces of memory, many in a batch, and counts what
+// went. A command has one thing here at a time: an R2T, or its response, which is a CapsuleResp, a C2HData, or both.
+//
+// Beside them there is one PDU of the connection's own: ICResp first, C2HTermReq last.
+//
+// One thread: its connection's. Allocates nothing.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "nvme/tcp/pdu.h"
+#include "nvme/tcp/pdu_check.h"
+#include "nvme/tcp_target/target_command.h"
+
+namespace cleat::nvme::tcp {
+
+class ResponseQueue {
+ public:
+  // As the host's ICReq has it: data of a C2HData begins at multiples of that. From the next PDU on they have digests.
+  void PushIcResp(const IcReq& request, uint32_t h2c_data_max_bytes);
+  // Instead of all that is queued, which is dropped. Of what is half sent nothing more goes, and then no C2HTermReq either.
+  void PushTermReq(TermReason reason, uint32_t information, std::span<const uint8_t> header);
+  // Asks for all of the command's data.
+  void PushR2t(TargetCommand& command);
+  // `data_bytes` of the command's data, if any, then `entry`; of a success that needs no more words the data alone.
+  enum class Success : uint8_t { kInCapsule, kWithData };
+  void PushResponse(TargetCommand& command, const fabrics::CompletionEntry& entry, uint32_t data_bytes,
+                    Success success);
+  // Drops all.
+  void Clear();
+
+  Digests digests() const { return digests_; }
+  bool empty() const { return queue_.empty() && own_sent_ == own_bytes_; }
+  // Some PDU has gone in part.
+  bool half_sent() const { return head_sent_ > 0 || (own_sent_ > 0 && own_sent_ < own_bytes_); }
+
+  // Fills `iovecs` with what is to be sent next; returns how many.
+  uint32_t Fill(std::span<iovec> iovecs);
+  // Counts bytes that went, up to the end of the first command's PDUs, off `bytes`. Returns the command that is whole now and out of the queue,
+  // or nullptr: then either `bytes` is 0, or it was a PDU of the connection's own.
+  TargetCommand* Consume(size_t& bytes);
+
+ private:
+  template <typename Header>
+  uint32_t SetHeader(uint8_t* to, Header& header, uint32_t data_bytes) const;
+  void MakeDigest(TargetCommand& command) const;
+
+  IntrusiveList<TargetCommand, &TargetCommand::to_send> queue_;
+  uint64_t head_sent_ = 0;  // bytes of the first that went
+  Digests digests_;
+  uint32_t data_align_bytes_ = kDataAlignUnitBytes;
+  alignas(8) uint8_t own_[sizeof(TermReq) + kTermDataMaxBytes] = {};
+  uint32_t own_bytes_ = 0;
+  uint32_t own_sent_ = 0;
+};
+
+}  // namespace cleat::nvme::tcp
