@@ -41,28 +41,49 @@ enum class AdminOpcode : uint8_t {
 
 // What Identify returns (its CNS field, base 5.17.1), 4096 bytes each.
 enum class IdentifyCns : uint8_t {
-  kNamespace = 0x00,             // of the NVM command set (NVM 4.1.5.1)
-  kController = 0x01,            // base 5.17.2.1
-  kActiveNamespaces = 0x02,      // their identifiers, above the one that is given (base 5.17.2.2)
-  kDescriptors = 0x03,           // what a namespace is called besides (base 5.17.2.3)
-  kCommandSetController = 0x06,  // what the NVM command set limits beside (NVM 4.1.5.4); controllers of 2.0
+  kNamespace = 0x00,         // of the NVM command set (NVM 4.1.5.1)
+  kController = 0x01,        // base 5.17.2.1
+  kActiveNamespaces = 0x02,  // their identifiers, above the one that is given (base 5.17.2.2)
+  kDescriptors = 0x03,       // what a namespace is called besides (base 5.17.2.3)
+  kCommandSetNamespace =
+      0x05,  // what the command set has of a namespace beside (NVM 4.1.5.3); this and those below: of 2.0
+  kCommandSetController = 0x06,  // what the NVM command set limits beside (NVM 4.1.5.4)
+  kCommandSetActive = 0x07,      // as kActiveNamespaces, of one command set (base 5.17.2.6)
+  kIndependentNamespace = 0x08,  // what a namespace has whatever its command set (base 5.17.2.7)
+  kAllocatedNamespaces = 0x10,   // as kActiveNamespaces, attached or not (base 5.17.2.9)
+  kAllocatedNamespace = 0x11,    // as kNamespace (base 5.17.2.10)
+  kCommandSets = 0x1c,           // which combinations there are (base 5.17.2.19)
 };
 
 inline constexpr uint32_t kIdentifyBytes = 4096;
 
 // What Get Log Page returns (its LID field, base 5.16.1).
 enum class LogPage : uint8_t {
+  kSupportedPages = 0x00,     // base 5.16.1.1
+  kErrors = 0x01,             // base 5.16.1.2
   kSmart = 0x02,              // SMART / Health Information (base 5.16.1.3)
+  kFirmwareSlots = 0x03,      // base 5.16.1.4
   kChangedNamespaces = 0x04,  // base 5.16.1.5
+  kCommandEffects = 0x05,     // base 5.16.1.6
   kAna = 0x0c,                // Asymmetric Namespace Access (base 5.16.1.13)
+  kFeatureEffects = 0x12,     // base 5.16.1.19
+  kManagementEffects = 0x13,  // of NVMe-MI's commands (base 5.16.1.20)
   kDiscovery = 0x70,          // base 5.16.1.23
 };
 
 // What Set Features sets (its FID field, base 5.27.1).
 enum class Feature : uint8_t {
+  kArbitration = 0x01,
+  kPowerManagement = 0x02,
+  kTemperatureThreshold = 0x04,
+  kErrorRecovery = 0x05,
+  kWriteCache = 0x06,
   kQueues = 0x07,
+  kWriteAtomicity = 0x0a,
   kAsyncEvents = 0x0b,
   kKeepAliveTimer = 0x0f,
+  kCommandSetProfile = 0x19,
+  kHostIdentifier = 0x81,
 };
 
 inline constexpr uint32_t kSmartLogBytes = 512;

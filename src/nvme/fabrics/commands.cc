@@ -13,18 +13,6 @@ namespace {
 
 constexpr uint8_t kCommandSpecific = 1;
 
-// Command specific statuses of fabrics commands (base 6.1 and 6.3).
-enum ConnectStatus : uint8_t {
-  kIncompatibleFormat = 0x80,
-  kControllerBusy = 0x81,
-  kInvalidParameters = 0x82,
-  kRestartDiscovery = 0x83,
-  kInvalidHost = 0x84,
-  kInvalidQueueType = 0x85,
-  kDiscoverRestart = 0x90,
-  kAuthenticationRequired = 0x91,
-};
-
 struct Name {
   uint8_t code;
   const char* name;

@@ -26,6 +26,19 @@ enum class FabricsType : uint8_t {
   kDisconnect = 0x08,
 };
 
+// How fabrics commands end beside the generic ways: of type 1, command specific (base 6.1 and 6.3).
+enum ConnectStatus : uint8_t {
+  kIncompatibleFormat = 0x80,
+  kControllerBusy = 0x81,
+  kInvalidParameters =
+      0x82,  // the result says which: its offset in bits 15:0, and in bit 16 whether in the data
+  kRestartDiscovery = 0x83,
+  kInvalidHost = 0x84,
+  kInvalidQueueType = 0x85,
+  kDiscoverRestart = 0x90,
+  kAuthenticationRequired = 0x91,
+};
+
 // ---- Connect (base 6.3)
 
 struct ConnectData {
@@ -96,7 +109,8 @@ enum class Property : uint32_t {
   kCapabilities = 0x00,
   kVersion = 0x08,
   kConfiguration = 0x14,
-  kStatus = 0x1c
+  kStatus = 0x1c,
+  kReadyTimeouts = 0x68,  // CRTO
 };
 
 constexpr Command PropertyGet(Property property) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 namespace cleat::nvme::fabrics {
 namespace {
@@ -107,6 +108,23 @@ Result<Uuid> ParseUuid(std::string_view text) {
     uuid[digits / 2] = static_cast<uint8_t>(uuid[digits / 2] << 4 | digit);
     ++digits;
   }
+  return uuid;
+}
+
+Uuid NamespaceUuidOf(std::string_view subsystem_nqn, uint64_t disk) {
+  constexpr uint64_t kPrime = 1'099'511'628'211;  // FNV-1a
+  constexpr uint64_t kBasis = 14'695'981'039'346'656'037U;
+  constexpr uint64_t kSpread = 0x9e37'79b9'7f4a'7c15;
+  Uuid uuid{};
+  for (uint64_t half = 0; half < 2; ++half) {
+    uint64_t hash = kBasis ^ half;
+    for (const char c : subsystem_nqn) hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
+    hash = (hash ^ disk) * kSpread;
+    hash ^= hash >> 32;
+    std::memcpy(uuid.data() + half * sizeof(hash), &hash, sizeof(hash));
+  }
+  uuid[6] = static_cast<uint8_t>((uuid[6] & 0x0f) | 0x80);  // the version
+  uuid[8] = static_cast<uint8_t>((uuid[8] & 0x3f) | 0x80);  // the variant
   return uuid;
 }
 

@@ -31,6 +31,9 @@ cleat::Status CheckNqn(std::string_view nqn, std::string_view what);
 // "8-4-4-4-12" hexadecimal digits, in either case.
 Result<Uuid> ParseUuid(std::string_view text);
 std::string TextOfUuid(const Uuid& uuid);
+// What a namespace of Cleat's is called that a subsystem shows: the same for one disk whichever engine shows it, and no other's, as far as
+// the NQN is nobody else's. `disk`: DiskIdentity's value. UUID version 8 (RFC 9562), which says nothing of how it was made.
+Uuid NamespaceUuidOf(std::string_view subsystem_nqn, uint64_t disk);
 
 // What a host says that it is. Targets pair the two: one NQN with two identifiers, or the reverse, is refused by some.
 struct HostIdentity {

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvme/target/subsystem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cleat::nvme::target {
+namespace {
+
+constexpr size_t kSerialBytes = 20;
+constexpr size_t kModelBytes = 40;
+constexpr uint32_t kIoQueuesMax = 255;  // so many bits a controller has for them
+
+cleat::Status CheckText(const std::string& text, size_t bytes_max, std::string_view what) {
+  if (!text.empty() && text.size() <= bytes_max &&
+      std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; }))
+    return {};
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("{} is 1 to {} printable ASCII characters", what, bytes_max));
+}
+
+}  // namespace
+
+cleat::Status CheckHosts(const std::vector<std::string>& hosts) {
+  if (hosts.size() > kHostsMax) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{} hosts are let in, at most {} may be", hosts.size(), kHostsMax));
+  }
+  for (const std::string& host : hosts) CLEAT_TRY(fabrics::CheckNqn(host, "a host's NQN"));
+  return {};
+}
+
+cleat::Status CheckConfig(const SubsystemConfig& config) {
+  const auto refuse = [](std::string why) { return Error(ErrorCode::kInvalidArgument, std::move(why)); };
+  CLEAT_TRY(fabrics::CheckNqn(config.nqn, "the subsystem's NQN"));
+  if (config.nqn == fabrics::kDiscoveryNqn) return refuse("the subsystem's NQN is the discovery service's");
+  CLEAT_TRY(CheckText(config.serial, kSerialBytes, "the serial number"));
+  CLEAT_TRY(CheckText(config.model, kModelBytes, "the model"));
+  if (config.addresses.empty() || config.addresses.size() > kAddressesMax)
+    return refuse(
+        fmt::format("a subsystem has 1 to {} addresses, not {}", kAddressesMax, config.addresses.size()));
+  CLEAT_TRY(CheckHosts(config.hosts));
+  if (config.io_queues_max == 0 || config.io_queues_max > kIoQueuesMax)
+    return refuse(
+        fmt::format("a controller has 1 to {} I/O queues, not {}", kIoQueuesMax, config.io_queues_max));
+  if (config.controller_id_first == 0 || config.controller_id_first > config.controller_id_last ||
+      config.controller_id_last > fabrics::kControllerIdLast) {
+    return refuse(fmt::format("controllers' identifiers are from 1 to {}, not from {} to {}",
+                              fabrics::kControllerIdLast, config.controller_id_first,
+                              config.controller_id_last));
+  }
+  return {};
+}
+
+Subsystem::Subsystem(SubsystemConfig config) : config_(std::move(config)) {
+  hosts_.insert(config_.hosts.begin(), config_.hosts.end());
+}
+
+void Subsystem::SetHosts(std::vector<std::string> hosts) {
+  hosts_ = {hosts.begin(), hosts.end()};
+  config_.hosts = std::move(hosts);
+}
+
+const NamespaceShape* Subsystem::Find(uint32_t nsid) const {
+  if (nsid == 0 || nsid > kNamespacesMax || !namespaces_[nsid]) return nullptr;
+  return &namespaces_[nsid]->shape;
+}
+
+std::vector<uint32_t> Subsystem::Active(uint32_t after) const {
+  std::vector<uint32_t> active;
+  for (uint64_t nsid = uint64_t{after} + 1; nsid <= kNamespacesMax; ++nsid) {
+    if (namespaces_[nsid]) active.push_back(static_cast<uint32_t>(nsid));
+  }
+  return active;
+}
+
+fabrics::AnaState Subsystem::ana_state(uint32_t nsid) const {
+  CLEAT_CHECK(Find(nsid) != nullptr);
+  return namespaces_[nsid]->ana;
+}
+
+uint64_t Subsystem::ana_changes(uint32_t nsid) const {
+  CLEAT_CHECK(Find(nsid) != nullptr);
+  return namespaces_[nsid]->changes;
+}
+
+void Subsystem::Put(uint32_t nsid, const NamespaceShape& shape) {
+  if (namespaces_[nsid]) {
+    namespaces_[nsid]->shape = shape;
+    return;
+  }
+  namespaces_[nsid] = Entry{.shape = shape, .changes = ++ana_changes_};
+}
+
+void Subsystem::Remove(uint32_t nsid) {
+  namespaces_[nsid].reset();
+  ++ana_changes_;
+}
+
+bool Subsystem::SetAna(uint32_t nsid, fabrics::AnaState state) {
+  Entry& entry = *namespaces_[nsid];
+  if (entry.ana == state) return false;
+  entry.ana = state;
+  entry.changes = ++ana_changes_;
+  return true;
+}
+
+bool Subsystem::any_write_zeroes() const {
+  return std::ranges::any_of(namespaces_, [](const auto& entry) {
+    return entry && entry->shape.write_zeroes && !entry->shape.read_only;
+  });
+}
+
+bool Subsystem::any_discard() const {
+  return std::ranges::any_of(namespaces_, [](const auto& entry) {
+    return entry && entry->shape.discard && !entry->shape.read_only;
+  });
+}
+
+uint64_t Subsystem::write_zeroes_bytes_max() const {
+  uint64_t least = 0;
+  for (const auto& entry : namespaces_) {
+    if (!entry || !entry->shape.write_zeroes || entry->shape.write_zeroes_bytes_max == 0) continue;
+    const uint64_t most = entry->shape.write_zeroes_bytes_max;
+    least = least == 0 ? most : std::min(least, most);
+  }
+  return least;
+}
+
+uint64_t Subsystem::discard_blocks_max() const {
+  uint64_t least = 0;
+  for (const auto& entry : namespaces_) {
+    if (!entry || !entry->shape.discard || entry->shape.discard_bytes_max == 0) continue;
+    const uint64_t most = entry->shape.discard_bytes_max / entry->shape.block_bytes;
+    least = least == 0 ? most : std::min(least, most);
+  }
+  return least;
+}
+
+uint16_t PathStatusOf(fabrics::AnaState state) {
+  constexpr uint16_t kPath = 3U << 8;
+  switch (state) {
+    case fabrics::AnaState::kOptimized:
+    case fabrics::AnaState::kNonOptimized:
+      return 0;
+    case fabrics::AnaState::kPersistentLoss:
+      return kPath | 0x01;
+    case fabrics::AnaState::kInaccessible:
+      return kPath | 0x02;
+    case fabrics::AnaState::kChange:
+      return kPath | 0x03;
+  }
+  return kPath;
+}
+
+}  // namespace cleat::nvme::target

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// An NVM subsystem: its names, who is let in, its namespaces, and how good this engine's way to each of them is (ANA). Each namespace is its own
+// ANA group, whose identifier is the NSID, so that disks become inaccessible one by one.
+//
+// Source: NVM Express Base Specification 2.0 ("base"), 3.1, 8.1 (ANA), 8.9 (namespaces). Of the control reactor; pure. Owned by Target, which
+// changes it; others read it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "nvme/fabrics/commands.h"
+#include "nvme/fabrics/log_pages.h"
+#include "nvme/fabrics/names.h"
+#include "nvme/target/namespace_shape.h"
+
+namespace cleat::nvme::target {
+
+struct SubsystemConfig {
+  std::string nqn;              // not the discovery service's
+  std::string serial;           // SN: 1 to 20 printable bytes
+  std::string model = "Cleat";  // MN: 1 to 40
+  std::vector<fabrics::TransportAddress>
+      addresses;                   // where the engine listens for it: 1 to kAddressesMax, wildcards too
+  std::vector<std::string> hosts;  // NQNs that are let in, at most kHostsMax; empty: nobody
+  uint32_t io_queues_max = 8;      // of one controller, from 1 on
+  // The identifiers of its controllers, taken in turn. Engines that show one subsystem have ranges that are apart.
+  uint16_t controller_id_first = 1;
+  uint16_t controller_id_last = fabrics::kControllerIdLast;
+};
+// kInvalidArgument, with the field's name.
+cleat::Status CheckConfig(const SubsystemConfig& config);
+cleat::Status CheckHosts(const std::vector<std::string>& hosts);
+
+class Subsystem {
+ public:
+  // `config` has passed CheckConfig.
+  explicit Subsystem(SubsystemConfig config);
+
+  const SubsystemConfig& config() const { return config_; }
+  bool Admits(std::string_view host_nqn) const { return hosts_.contains(host_nqn); }
+
+  // nullptr: there is none.
+  const NamespaceShape* Find(uint32_t nsid) const;
+  // The NSIDs above `after`, in order.
+  std::vector<uint32_t> Active(uint32_t after) const;
+  // Of a namespace that is there. I/O commands for one that is not usable are answered with PathStatusOf.
+  fabrics::AnaState ana_state(uint32_t nsid) const;
+  uint64_t ana_changes(uint32_t nsid) const;             // of one group, and
+  uint64_t ana_changes() const { return ana_changes_; }  // of all
+
+  // What the controller says of all namespaces together.
+  bool any_write_zeroes() const;
+  bool any_discard() const;
+  uint64_t write_zeroes_bytes_max() const;  // the least of those that have a limit; 0: none has
+  uint64_t discard_blocks_max() const;      // likewise
+
+ private:
+  friend class Target;
+  struct Entry {
+    NamespaceShape shape;
+    fabrics::AnaState ana = fabrics::AnaState::kOptimized;
+    uint64_t changes = 0;
+  };
+  void SetHosts(std::vector<std::string> hosts);
+  void Put(uint32_t nsid, const NamespaceShape& shape);
+  void Remove(uint32_t nsid);
+  bool SetAna(uint32_t nsid, fabrics::AnaState state);  // whether it is another
+
+  SubsystemConfig config_;
+  std::set<std::string, std::less<>> hosts_;
+  std::array<std::optional<Entry>, kNamespacesMax + 1> namespaces_;  // by NSID
+  uint64_t ana_changes_ = 0;
+};
+
+// How an I/O command ends for a namespace whose group is in `state`: path related, so that hosts go on elsewhere. 0: it is executed.
+uint16_t PathStatusOf(fabrics::AnaState state);
+
+}  // namespace cleat::nvme::target

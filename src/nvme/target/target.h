@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// All that an engine shows to hosts over NVMe-oF: its subsystems, the discovery service that tells each host of those that let it in, and the
+// controllers of both. Connect, the first command of every connection, comes here.
+//
+// Source: NVM Express Base Specification 2.0 ("base"), 6.3 (Connect), 5.16.1.23 (discovery log), 3.1.2.3 (discovery controllers). Of the control
+// reactor; pure. Owners of controllers outlive them. Limits are in limits.h.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "nvme/fabrics/capsule.h"
+#include "nvme/fabrics/names.h"
+#include "nvme/target/controller.h"
+#include "nvme/target/limits.h"
+#include "nvme/target/subsystem.h"
+
+namespace cleat::nvme::target {
+
+// What became of a Connect.
+struct Connected {
+  Answer answer;
+  // The rest: only where the answer is a success.
+  TargetController* controller = nullptr;
+  uint16_t queue_id = 0;     // 0: the admin queue; the association begins
+  uint32_t entries = 0;      // of the queue
+  bool flow_control = true;  // false: SQHD is FFFFh in all answers of the queue
+};
+
+class Target final : private TargetController::DiscoveryLogSource {
+ public:
+  // `firmware`: the product's version, of which 8 bytes are shown (FR).
+  Target(const TargetLimits& limits, std::string firmware);
+  // No controller is left.
+  ~Target();
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
+
+  // ---- Subsystems. Owners of controllers and hosts hear of what changes.
+
+  // kInvalidArgument, kAlreadyExists, kResourceExhausted (kSubsystemsMax).
+  cleat::Status Add(SubsystemConfig config);
+  // It takes no Connect any more, and its associations are told to end. kNotFound.
+  cleat::Status Remove(std::string_view nqn);
+  // nullptr: there is none. Until Remove.
+  const Subsystem* Find(std::string_view nqn) const;
+  // Associations of hosts that are no longer let in are told to end, by their owners' EndAssociation. kNotFound, kInvalidArgument.
+  cleat::Status SetHosts(std::string_view nqn, std::vector<std::string> hosts);
+  // Adds the namespace, or gives it another shape. The same shape again changes nothing. kNotFound, kInvalidArgument; kFailedPrecondition: a
+  // namespace keeps its names and its blocks' size until it is removed.
+  cleat::Status PutNamespace(std::string_view nqn, uint32_t nsid, const NamespaceShape& shape);
+  // kNotFound: there is no such subsystem, or namespace.
+  cleat::Status RemoveNamespace(std::string_view nqn, uint32_t nsid);
+  // Of a namespace that is there, kOptimized to begin with. kNotFound.
+  cleat::Status SetAna(std::string_view nqn, uint32_t nsid, fabrics::AnaState state);
+
+  // ---- Associations
+
+  // The first command of a connection, whatever it is: other than Connect it is a Command Sequence Error. `data`: what came with it; `local`:
+  // the address that the host has connected to (IPv4 as such, not mapped into IPv6); `owner`: has the controller that an admin queue's Connect makes, and is not kept else. After an
+  // answer that is no success the connection ends. An I/O queue's controller is the one of Connected, whose owner is another connection's.
+  Connected Connect(const fabrics::SubmissionEntry& entry, std::span<const uint8_t> data,
+                    const fabrics::TransportAddress& local, ControllerOwner& owner, uint64_t now_ns);
+  // The association is over, all its queues have ended: the controller is destroyed.
+  void End(TargetController& controller);
+  // Controllers whose deadline is over are told to end.
+  void Tick(uint64_t now_ns);
+  // When Tick has something to do; UINT64_MAX: not by now.
+  uint64_t deadline_ns() const;
+  size_t controllers() const { return controllers_; }
+
+ private:
+  struct Shown;    // a subsystem, or the discovery service, and its controllers
+  struct Request;  // a Connect as it is asked for
+  static Answer Parse(const fabrics::SubmissionEntry& entry, std::span<const uint8_t> data, Request& request);
+  Connected ConnectAdmin(const Request& request, Shown& shown, const fabrics::TransportAddress& local,
+                         ControllerOwner& owner, uint64_t now_ns);
+  Connected ConnectQueue(const Request& request, Shown& shown);
+  std::optional<uint16_t> NewId(Shown& shown) const;
+  Shown* FindShown(std::string_view nqn) const;
+  Result<Shown*> Known(std::string_view nqn) const;
+  template <typename Function>
+  void ForEach(const Function& function) const;
+  std::vector<uint8_t> DiscoveryLogOf(const TargetController& controller) const override;
+  template <typename Concerns>
+  void DiscoveryChanged(const Concerns& concerns);
+
+  const TargetLimits limits_;
+  const std::string firmware_;
+  std::map<std::string, std::unique_ptr<Shown>, std::less<>> subsystems_;
+  std::unique_ptr<Shown> discovery_;
+  std::vector<std::unique_ptr<Shown>> leaving_;  // removed, with controllers that have not ended yet
+  uint64_t generation_ = 1;                      // of the discovery log
+  size_t controllers_ = 0;
+};
+
+}  // namespace cleat::nvme::target
