@@ -27,7 +27,8 @@ MAY_INCLUDE = {
     "observe": ["observe-reader", "block", "reactor", "base"],
     "virtio": ["scsi", "observe", "observe-reader", "block", "reactor", "base"],
     "vhost": ["virtio", "scsi", "block", "reactor", "base"],
-    "engine": ["vhost", "virtio", "scsi", "observe", "qos", "keys", "nvme", "pool", "block", "reactor", "base", "modules", "engine-proto"],
+    "nvmf_target": ["nvme", "observe", "observe-reader", "block", "reactor", "base"],
+    "engine": ["vhost", "nvmf_target", "virtio", "scsi", "observe", "qos", "keys", "nvme", "pool", "block", "reactor", "base", "modules", "engine-proto"],
     "modules": ["nvme", "pool", "keys", "block", "reactor", "base"],
     "stats": ["observe-reader", "base", "public-proto"],
     "control": ["stats", "keys", "nvme", "pool", "base", "observe-reader", "engine-proto", "public-proto"],
@@ -107,9 +108,16 @@ ROOMS = {
     "nvme": {
         "fabrics": [""],
         "tcp": ["fabrics", ""],
+        "tcp_host": ["tcp", "fabrics", ""],
+        "tcp_target": ["tcp", "fabrics", ""],
+        "target": ["fabrics", ""],
         "auth": ["fabrics", ""],
         "tls": ["auth", "fabrics", ""],
         "host": ["auth", "fabrics", ""],
+    },
+    "nvmf_target": {
+        "socket": [],
+        "io": ["socket"],
     },
     "nvme/host": {
         "doubt": [],

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvmf_target/admin_queue.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cstring>
+#include <utility>
+
+namespace cleat::nvmf_target {
+
+using nvme::Status;
+using nvme::fabrics::SubmissionEntry;
+using nvme::fabrics::TextOfAddress;
+using nvme::target::Answer;
+using nvme::target::Transfer;
+using nvme::tcp::TargetCommand;
+
+namespace {
+
+constexpr Status kInvalidField{0x4002};
+constexpr Status kAborted{0x07};
+
+}  // namespace
+
+AdminQueue::AdminQueue(AdminQueueHost& host, Accepted accepted, DescriptorBudget::Reservation descriptor)
+    : host_(host),
+      local_(accepted.local),
+      peer_address_(accepted.peer),
+      peer_(TextOfAddress(accepted.peer)),
+      connection_(new nvme::tcp::TargetConnection({.name = peer_}, *this)),
+      stream_(std::make_unique<TargetStream>(std::move(accepted.fd), peer_, *connection_)),
+      descriptor_(std::move(descriptor)) {}
+
+AdminQueue::~AdminQueue() {
+  CLEAT_CHECK(over_ && io_queues_.empty() && controller_ == nullptr);
+}
+
+void AdminQueue::Start() {
+  if (const cleat::Status started =
+          stream_->Start(host_.control(), host_.receive_buffer(), *this, host_.tuning());
+      !started.ok())
+    return Close(started.error());
+  host_.control().AddTimer(connect_over_, host_.control().now_ns() + kConnectNs);
+}
+
+void AdminQueue::ConnectTimer::Fire(Timer& timer) {
+  AdminQueue& queue = static_cast<ConnectTimer&>(timer).queue;
+  queue.Close({ErrorCode::kDeadlineExceeded, queue.peer_ + ": the host has not connected in time"});
+}
+
+// ---- Commands
+
+TargetCommand* AdminQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_capsule_bytes) {
+  if (moves_to_ != nullptr || ends_when_sent_) return nullptr;  // not for this queue any more
+  if (reply_bytes_ > kRepliesMaxBytes) return nullptr;
+  size_t number = 0;
+  while (number < commands_.size() && commands_[number]->in_use) ++number;
+  if (number == commands_.size()) {
+    commands_.push_back(std::make_unique<AdminCommand>());
+    commands_.back()->tag = static_cast<uint16_t>(number);
+  }
+  AdminCommand& command = *commands_[number];
+  command.in_use = true;
+  Resize(command, in_capsule_bytes);
+  return &command;
+}
+
+void AdminQueue::Resize(AdminCommand& command, uint32_t bytes) {
+  command.data = {};
+  command.memory.assign(bytes, 0);
+  if (bytes == 0) return;
+  command.region = block::MemoryRegion::Borrow(command.memory.data(), bytes);
+  command.segment = {command.region.get(), 0, bytes};
+  command.data = {&command.segment, 1};
+}
+
+TargetCommand* AdminQueue::Find(uint16_t tag) {
+  return tag < commands_.size() && commands_[tag]->in_use ? commands_[tag].get() : nullptr;
+}
+
+void AdminQueue::Run(TargetCommand& of_target) {
+  auto& command = static_cast<AdminCommand&>(of_target);
+  const uint32_t bytes = nvme::target::TransferOf(command.entry).to_target_bytes;
+  if (bytes == 0 || command.in_capsule) return Execute(command);
+  if (bytes > nvme::target::kAdminDataMax || bytes != command.data_bytes)
+    return connection_->Answer(command, kInvalidField);
+  Resize(command, bytes);
+  connection_->Ask(command);
+}
+
+void AdminQueue::DataCame(TargetCommand& of_target) {
+  Execute(static_cast<AdminCommand&>(of_target));
+}
+
+void AdminQueue::Execute(AdminCommand& command) {
+  if (controller_ == nullptr) return Connect(command);
+  const Answer answer = controller_->Execute(command.entry, command.memory, host_.control().now_ns());
+  if (connection_->ended()) return;  // with this command
+  PublishDeadline();
+  if (answer.kind == Answer::Kind::kHeld) {
+    command.held = true;
+    return;
+  }
+  if (answer.kind == Answer::Kind::kDisconnect) ends_when_sent_ = true;
+  Reply(command, answer);
+}
+
+void AdminQueue::Reply(AdminCommand& command, const Answer& answer) {
+  command.held = false;
+  Resize(command, static_cast<uint32_t>(answer.data.size()));
+  command.reply_bytes = answer.data.size();
+  reply_bytes_ += command.reply_bytes;
+  if (!answer.data.empty()) std::memcpy(command.memory.data(), answer.data.data(), answer.data.size());
+  connection_->Answer(command, Status(answer.status), answer.result,
+                      static_cast<uint32_t>(answer.data.size()));
+  stream_->Wake();
+}
+
+void AdminQueue::Connect(AdminCommand& command) {
+  const auto connected =
+      host_.target().Connect(command.entry, command.memory, local_, *this, host_.control().now_ns());
+  if (!connected.answer.ok()) {
+    spdlog::debug("{}: Connect refused with status {:#x}", peer_, connected.answer.status);
+    ends_when_sent_ = true;
+    return Reply(command, connected.answer);
+  }
+  connect_over_.Cancel();
+  BecomeIdentified();
+  if (connected.queue_id == 0) {
+    controller_ = connected.controller;
+    connection_->BecomeQueue(connected.entries, connected.flow_control, nvme::tcp::kAdminInCapsuleBytes);
+    PublishDeadline();
+    host_.AssociationBegan(*controller_, peer_);
+  } else {
+    connection_->BecomeQueue(connected.entries, connected.flow_control, host_.in_capsule_bytes());
+    moves_to_ = static_cast<AdminQueue*>(&connected.controller->owner());
+    moves_to_->coming_.insert(this);
+    queue_id_ = connected.queue_id;
+  }
+  Reply(command, connected.answer);
+}
+
+void AdminQueue::Give(TargetCommand& of_target) {
+  auto& command = static_cast<AdminCommand&>(of_target);
+  command.in_use = command.held = false;
+  reply_bytes_ -= std::exchange(command.reply_bytes, 0);
+  Resize(command, 0);
+}
+
+// ---- What the controller says
+
+void AdminQueue::Completed(uint16_t cid, const Answer& answer) {
+  for (const auto& command : commands_) {
+    if (command->in_use && command->held && command->entry.cid == cid) return Reply(*command, answer);
+  }
+}
+
+void AdminQueue::EndQueues(nvme::target::QueuesEndFor why) {
+  const char* const what =
+      why == nvme::target::QueuesEndFor::kReset ? "reset its controller" : "shut its controller down";
+  CloseQueues({ErrorCode::kUnavailable, fmt::format("{}: the host has {}", peer_, what)});
+}
+
+void AdminQueue::CloseQueues(const Error& reason) {
+  while (!coming_.empty()) (*coming_.begin())->Close(reason);
+  for (const auto& [id, known] : io_queues_)
+    known.queue->Post([queue = known.queue, reason] { queue->Close(reason); });
+}
+
+void AdminQueue::EndAssociation(const Error& reason) {
+  Close(reason);
+}
+
+// ---- I/O queues
+
+void AdminQueue::MoveToAssociation() {
+  AdminQueue& association = *std::exchange(moves_to_, nullptr);
+  association.coming_.erase(this);
+  stream_->Stop();
+  association.AddQueue(queue_id_, std::move(connection_), std::move(stream_), std::move(descriptor_));
+  OverIfDrained();
+}
+
+void AdminQueue::AddQueue(uint16_t queue_id, std::unique_ptr<nvme::tcp::TargetConnection> connection,
+                          std::unique_ptr<TargetStream> stream, DescriptorBudget::Reservation descriptor) {
+  const AdminQueueHost::Place place = host_.PlaceOf(*controller_, queue_id);
+  IoQueue::Parts parts{
+      .control = host_.control(),
+      .port = place.port,
+      .subsystem = place.subsystem,
+      .connection = std::move(connection),
+      .stream = std::move(stream),
+      .tuning = host_.tuning(),
+      .name = fmt::format("{}, queue {}", peer_, queue_id),
+      .deadline_ns = deadline_ns_,
+      .on_drained = [this, queue_id](const Error& reason) { QueueDrained(queue_id, reason); }};
+  const auto queue = std::make_shared<IoQueue>(std::move(parts));
+  io_queues_.emplace(queue_id, Queue{queue, std::move(descriptor)});
+  queue->Post([queue] { queue->Start(); });
+  if (closing_ || !controller_->ready())
+    CloseQueues({ErrorCode::kUnavailable, peer_ + ": its association ends"});
+  host_.AssociationChanged(*controller_, 1);
+}
+
+void AdminQueue::QueueDrained(uint16_t queue_id, const Error& reason) {
+  spdlog::debug("{}: queue {} is over: {}", peer_, queue_id, reason.message);
+  io_queues_.erase(queue_id);
+  controller_->QueueEnded(queue_id);
+  host_.AssociationChanged(*controller_, -1);
+  OverIfDrained();
+}
+
+// ---- The end
+
+void AdminQueue::Close(const Error& reason) {
+  if (connection_ != nullptr) connection_->Abort(reason);
+}
+
+void AdminQueue::Ended(const Error& reason) {
+  connect_over_.Cancel();
+  BecomeIdentified();
+  closing_ = true;
+  deadline_ns_->store(0, std::memory_order_relaxed);  // what its I/O queues still read is not executed
+  // No I/O queue is connected to it from here on.
+  if (controller_ != nullptr) controller_->End(reason);
+  if (moves_to_ != nullptr) {
+    // The association was told of a queue that does not come.
+    AdminQueue& association = *std::exchange(moves_to_, nullptr);
+    association.coming_.erase(this);
+    association.controller_->QueueEnded(queue_id_);
+    association.OverIfDrained();
+  }
+  if (controller_ != nullptr) {
+    host_.AssociationEnds(*controller_, reason);
+  } else {
+    spdlog::debug("{}", reason.message);
+  }
+  for (const auto& command : commands_) {
+    if (command->in_use) connection_->Answer(*command, kAborted);
+  }
+  CloseQueues(reason);
+  stream_->Wake();
+  OverIfDrained();
+}
+
+void AdminQueue::BecomeIdentified() {
+  if (!std::exchange(identified_, true)) host_.Identified(peer_address_);
+}
+
+void AdminQueue::PublishDeadline() {
+  deadline_ns_->store(controller_->deadline_ns(), std::memory_order_relaxed);
+  host_.DeadlineChanged(controller_->deadline_ns());
+}
+
+// What is executed is looked at in the time of now: this process may have been stopped since the turn began.
+bool AdminQueue::MayReceive() {
+  host_.control().RefreshNow();
+  return true;
+}
+
+void AdminQueue::EndTurn() {
+  if (connection_->waits() && reply_bytes_ <= kRepliesMaxBytes && moves_to_ == nullptr && !ends_when_sent_) {
+    connection_->Resume();
+    stream_->Wake();
+  }
+  const bool all_sent = connection_->commands() == 0 && !connection_->wants_to_send();
+  if (moves_to_ != nullptr && all_sent) return MoveToAssociation();
+  if (ends_when_sent_ && all_sent && !connection_->ended())
+    connection_->Abort({ErrorCode::kUnavailable, peer_ + ": over"});
+  if (connection_->ended()) stream_->Close();
+}
+
+// By mail: whoever called may still be within it.
+void AdminQueue::OverIfDrained() {
+  const bool connected = connection_ != nullptr && !connection_->ended();
+  if (connected || !io_queues_.empty() || !coming_.empty() || std::exchange(over_, true)) return;
+  host_.control().PostCall([this] {
+    if (stream_ != nullptr) stream_->Close();
+    if (auto* const controller = std::exchange(controller_, nullptr)) {
+      host_.AssociationChanged(*controller, 0);
+      host_.target().End(*controller);
+    }
+    host_.Over(*this);
+  });
+}
+
+}  // namespace cleat::nvmf_target

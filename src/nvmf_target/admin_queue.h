@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// A host's connection on the control reactor, where each begins. Its Connect says what it is: an admin queue stays here, with the association
+// that it makes and its I/O queues; an I/O queue goes to its association, and from there to its reactor.
+//
+//   accepted --ICReq, Connect--> admin queue ... ending, when it breaks or has to --> its I/O queues are drained --> over
+//                           \--> moved: handed to the association's AdminQueue --> over here
+//
+// Who has not connected within kConnectNs is dropped. Of the control reactor.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/descriptor_budget.h"
+#include "nvme/fabrics/names.h"
+#include "nvme/target/target.h"
+#include "nvme/tcp_target/target_connection.h"
+#include "nvmf_target/io/io_queue.h"
+#include "nvmf_target/socket/listener.h"
+#include "nvmf_target/socket/target_stream.h"
+
+namespace cleat::nvmf_target {
+
+// What an AdminQueue needs of the service that has it. Outlives it.
+class AdminQueueHost {
+ public:
+  virtual Reactor& control() = 0;
+  virtual nvme::target::Target& target() = 0;
+  virtual std::span<uint8_t> receive_buffer() = 0;
+  virtual const StreamTuning& tuning() const = 0;
+  // The port and the part of the subsystem that an I/O queue gets. Of a controller of a subsystem.
+  struct Place {
+    IoPort& port;
+    SubsystemPort& subsystem;
+  };
+  virtual Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id) = 0;
+  virtual uint32_t in_capsule_bytes() const = 0;
+  virtual void AssociationBegan(const nvme::target::TargetController& controller,
+                                const std::string& peer) = 0;
+  // It has so many I/O queues more.
+  virtual void AssociationChanged(const nvme::target::TargetController& controller, int more_queues) = 0;
+  // The controller's deadline is another one.
+  virtual void DeadlineChanged(uint64_t deadline_ns) = 0;
+  // A connection has said what it is, or is over before it has.
+  virtual void Identified(const nvme::fabrics::TransportAddress& peer) = 0;
+  // Its admin queue has ended; what its I/O queues have in the storage goes on.
+  virtual void AssociationEnds(const nvme::target::TargetController& controller, const Error& reason) = 0;
+  // Nothing of it is left: it is destroyed once its caller is done.
+  virtual void Over(class AdminQueue& queue) = 0;
+
+ protected:
+  ~AdminQueueHost() = default;
+};
+
+class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
+                         private nvme::target::ControllerOwner,
+                         private StreamOwner {
+ public:
+  static constexpr uint64_t kConnectNs = 10 * kNsPerSecond;
+
+  // Answers that wait to be sent, at most, before more commands are read.
+  static constexpr uint64_t kRepliesMaxBytes = 1 << 20;
+
+  // `descriptor`: of its socket.
+  AdminQueue(AdminQueueHost& host, Accepted accepted, DescriptorBudget::Reservation descriptor);
+  ~AdminQueue();  // over
+  AdminQueue(const AdminQueue&) = delete;
+  AdminQueue& operator=(const AdminQueue&) = delete;
+
+  void Start();
+  // Its association and all queues of it end. As long as the storage takes.
+  void Close(const Error& reason);
+
+  // nullptr: it is not an association yet.
+  const nvme::target::TargetController* controller() const { return controller_; }
+  size_t io_queues() const { return io_queues_.size(); }
+  const std::string& peer() const { return stream_ == nullptr ? peer_ : stream_->peer(); }
+
+ private:
+  struct AdminCommand : nvme::tcp::TargetCommand {
+    std::vector<uint8_t> memory;
+    std::shared_ptr<block::MemoryRegion> region;
+    block::Segment segment;
+    uint64_t reply_bytes = 0;
+    bool in_use = false;
+    bool held = false;  // until Completed
+  };
+  struct ConnectTimer : Timer {
+    explicit ConnectTimer(AdminQueue& q) : Timer(&Fire), queue(q) {}
+    static void Fire(Timer& timer);
+    AdminQueue& queue;
+  };
+
+  // TargetConnectionOwner
+  nvme::tcp::TargetCommand* Take(const nvme::fabrics::SubmissionEntry& entry,
+                                 uint32_t in_capsule_bytes) override;
+  nvme::tcp::TargetCommand* Find(uint16_t tag) override;
+  void Run(nvme::tcp::TargetCommand& command) override;
+  void DataCame(nvme::tcp::TargetCommand& command) override;
+  void Give(nvme::tcp::TargetCommand& command) override;
+  void Ended(const Error& reason) override;
+  // ControllerOwner
+  void Completed(uint16_t cid, const nvme::target::Answer& answer) override;
+  void EndQueues(nvme::target::QueuesEndFor why) override;
+  void EndAssociation(const Error& reason) override;
+  // StreamOwner
+  bool MayReceive() override;
+  void EndTurn() override;
+
+  static void Resize(AdminCommand& command, uint32_t bytes);
+  void Execute(AdminCommand& command);
+  void Connect(AdminCommand& command);
+  void Reply(AdminCommand& command, const nvme::target::Answer& answer);
+  // Of an I/O queue: the association that it belongs to takes it over, once the answer to its Connect has left.
+  void MoveToAssociation();
+  void AddQueue(uint16_t queue_id, std::unique_ptr<nvme::tcp::TargetConnection> connection,
+                std::unique_ptr<TargetStream> stream, DescriptorBudget::Reservation descriptor);
+  void CloseQueues(const Error& reason);
+  void BecomeIdentified();
+  void PublishDeadline();
+  void QueueDrained(uint16_t queue_id, const Error& reason);
+  void OverIfDrained();
+
+  AdminQueueHost& host_;
+  const nvme::fabrics::TransportAddress local_;
+  const nvme::fabrics::TransportAddress peer_address_;
+  const std::string peer_;
+  std::unique_ptr<nvme::tcp::TargetConnection> connection_;  // nullptr: moved
+  std::unique_ptr<TargetStream> stream_;
+  std::vector<std::unique_ptr<AdminCommand>> commands_;  // by tag
+  ConnectTimer connect_over_{*this};
+
+  nvme::target::TargetController* controller_ = nullptr;  // of this association
+  // When it expires, for the reactors of its I/O queues.
+  const std::shared_ptr<std::atomic<uint64_t>> deadline_ns_ = std::make_shared<std::atomic<uint64_t>>(0);
+  DescriptorBudget::Reservation descriptor_;
+  struct Queue {
+    std::shared_ptr<IoQueue> queue;
+    DescriptorBudget::Reservation descriptor;
+  };
+  std::map<uint16_t, Queue> io_queues_;
+  std::set<AdminQueue*> coming_;    // I/O queues whose Connect is being answered
+  AdminQueue* moves_to_ = nullptr;  // of such a one: its association
+  uint16_t queue_id_ = 0;
+  uint64_t reply_bytes_ = 0;  // of commands that were not given back
+  bool identified_ = false;
+  bool ends_when_sent_ = false;  // a refused Connect, or Disconnect
+  bool closing_ = false;
+  bool over_ = false;
+};
+
+}  // namespace cleat::nvmf_target

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// An I/O command of a host's in flight: what it is on the wire, and the block request that it becomes. And what its fields say, checked.
+//
+// Source: NVM Command Set Specification 1.0 ("NVM"), 3.2. Plain values; the functions are pure.
+#pragma once
+
+#include <cstdint>
+
+#include "base/intrusive_list.h"
+#include "block/device.h"
+#include "block/request.h"
+#include "nvme/command.h"
+#include "nvme/status.h"
+#include "nvme/tcp_target/target_command.h"
+#include "observe/layout.h"
+
+namespace cleat::nvmf_target {
+
+class IoQueue;
+struct NamespacePort;
+
+// Ranges of a Dataset Management command (NVM 3.2.3): the field has eight bits.
+inline constexpr uint32_t kRangesMax = 256;
+
+struct IoCommand : nvme::tcp::TargetCommand, block::Request {
+  IoQueue* queue = nullptr;        // whose it is; nullptr: nobody's
+  uint32_t epoch = 0;              // of the namespace that it was planned for
+  NamespacePort* space = nullptr;  // once it is submitted there
+  block::Segment buffer;           // length 0: it has none
+  bool of_capsules = false;        // which pool has the buffer
+  observe::OpColumn column = observe::OpColumn::kOther;
+  uint64_t counted_bytes = 0;
+  ListHook waiting;  // for a buffer
+  ListHook running;  // in the storage
+
+  // Discards and write zeroes are submitted one after the other, each no longer than the storage takes.
+  enum class RangeState : uint8_t { kSubmitting, kSubmitted, kCompleted };
+  RangeState range_state = RangeState::kSubmitted;
+  uint16_t range_count = 0;
+  uint16_t range_next = 0;
+  uint64_t range_end_bytes = 0;  // of the present one
+};
+
+// What a command wants of a namespace.
+struct IoPlan {
+  enum class Kind : uint8_t { kRead, kWrite, kFlush, kWriteZeroes, kDiscard, kNothing };
+  Kind kind = Kind::kNothing;
+  bool to_target = false;  // its data, or ranges, come from the host
+  bool fua = false;
+  bool may_unmap = false;
+  uint16_t ranges = 0;        // of a discard, which are in its data
+  uint64_t offset_bytes = 0;  // of the others
+  uint64_t length_bytes = 0;
+};
+
+// `data_bytes`: what its descriptor says. An error is how it is answered.
+nvme::Status PlanOf(const nvme::fabrics::SubmissionEntry& entry, const block::Geometry& geometry,
+                    block::AccessMode mode, uint32_t data_bytes, IoPlan& plan);
+// How it is answered when the storage has answered so. `reads`: of a read.
+nvme::Status StatusOf(block::IoStatus status, bool reads);
+
+// NVM 3.1 and base 3.3.3.2.1.
+inline constexpr nvme::Status kSuccess{0};
+inline constexpr nvme::Status kInvalidNamespace{0x400b};  // with Do Not Retry, as the next
+inline constexpr nvme::Status kSglTypeInvalid{0x4011};
+inline constexpr nvme::Status kLbaOutOfRange{0x4080};
+inline constexpr nvme::Status kTransientError{0x22};
+inline constexpr nvme::Status kInternalPathError{0x300};
+
+}  // namespace cleat::nvmf_target

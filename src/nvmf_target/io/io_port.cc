@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvmf_target/io/io_port.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "nvmf_target/io/io_queue.h"
+
+namespace cleat::nvmf_target {
+
+IoPort::~IoPort() {
+  CLEAT_CHECK(free_.size() == commands_.size() && paused_.empty() && !trim_.pending());
+}
+
+void IoPort::UseCounters(observe::ReactorCounters* counters) {
+  if (counters == nullptr || counters_ != nullptr) return;
+  counters_ = counters;
+  recorder_.emplace(*counters);
+}
+
+// ---- Commands and their memory
+
+IoCommand* IoPort::Take(IoQueue& queue, uint32_t of_capsule_bytes) {
+  block::Segment buffer;
+  if (of_capsule_bytes > 0 && !of_capsules_.Take(of_capsule_bytes, buffer)) return nullptr;
+  if (free_.empty()) {
+    if (commands_.size() == commands_max_) {
+      if (of_capsule_bytes > 0) of_capsules_.Give(buffer);
+      return nullptr;
+    }
+    commands_.push_back(std::make_unique<IoCommand>());
+    commands_.back()->tag = static_cast<uint16_t>(commands_.size() - 1);
+    free_.reserve(commands_.capacity());
+    free_.push_back(commands_.back()->tag);
+  }
+  IoCommand& command = *commands_[free_.back()];
+  free_.pop_back();
+  command.queue = &queue;
+  command.buffer = buffer;
+  command.of_capsules = of_capsule_bytes > 0;
+  command.data = {&command.buffer, of_capsule_bytes > 0 ? 1U : 0U};
+  return &command;
+}
+
+bool IoPort::TakeShare(IoCommand& command) {
+  CLEAT_CHECK(command.buffer.region == nullptr);
+  uint64_t& used = command.queue->data_bytes();
+  if (used > 0 && used + command.data_bytes > share_bytes_) return false;
+  if (!data_.Take(command.data_bytes, command.buffer)) return false;
+  used += command.data_bytes;
+  command.of_capsules = false;
+  command.data = {&command.buffer, 1};
+  return true;
+}
+
+bool IoPort::TakeBuffer(IoCommand& command) {
+  if (waiting_.empty() && TakeShare(command)) return true;
+  waiting_.PushBack(command);
+  // Others that wait may have what this one may not.
+  if (waiting_.front() != &command) ServeLater();
+  return false;
+}
+
+void IoPort::Give(IoCommand& command) {
+  if (command.waiting.linked()) command.waiting.Unlink();
+  if (command.buffer.region != nullptr) {
+    if (!command.of_capsules) command.queue->data_bytes() -= command.data_bytes;
+    (command.of_capsules ? of_capsules_ : data_).Give(command.buffer);
+    if (!trim_.pending()) reactor_.AddTimer(trim_, reactor_.now_ns() + kTrimNs);
+  }
+  command.buffer = {};
+  command.data = {};
+  command.queue = nullptr;
+  free_.push_back(command.tag);
+  ServeLater();
+}
+
+void IoPort::TrimTimer::Fire(Timer& timer) {
+  IoPort& port = static_cast<TrimTimer&>(timer).port;
+  const bool data_left = port.data_.Trim();
+  const bool capsules_left = port.of_capsules_.Trim();
+  if (data_left || capsules_left) port.reactor_.AddTimer(timer, port.reactor_.now_ns() + kTrimNs);
+}
+
+// ---- Queues that wait
+
+void IoPort::Forget(IoQueue& queue) {
+  std::erase(paused_, &queue);
+}
+
+void IoPort::AbandonWaiting(IoQueue& queue, const std::function<void(IoCommand&)>& abandon) {
+  IoCommand* next = nullptr;
+  for (IoCommand* command = waiting_.front(); command != nullptr; command = next) {
+    next = waiting_.Next(*command);
+    if (command->queue != &queue) continue;
+    command->waiting.Unlink();
+    abandon(*command);
+  }
+}
+
+void IoPort::AbortQueued(const IoQueue& queue) {
+  std::vector<IoCommand*> of_queue;
+  for (IoCommand* command = running_.front(); command != nullptr; command = running_.Next(*command)) {
+    if (command->queue == &queue) of_queue.push_back(command);
+  }
+  for (IoCommand* const command : of_queue) {
+    // One that was ended meanwhile, by the end of another, has no namespace.
+    if (command->space == nullptr || command->queue != &queue) continue;
+    block::PipelineChannel& channel = *command->space->channel;
+    channel.AbortQueued(command);
+    channel.EndWaits();
+  }
+}
+
+void IoPort::ServeLater() {
+  if ((waiting_.empty() && paused_.empty()) || std::exchange(serves_later_, true)) return;
+  reactor_.PostCall([this] {
+    serves_later_ = false;
+    ServeWaiting();
+  });
+}
+
+void IoPort::ServeWaiting() {
+  IoCommand* next = nullptr;
+  for (IoCommand* command = waiting_.front(); command != nullptr; command = next) {
+    next = waiting_.Next(*command);
+    const bool within_share = command->queue->data_bytes() == 0 ||
+                              command->queue->data_bytes() + command->data_bytes <= share_bytes_;
+    if (!within_share) continue;
+    if (!TakeShare(*command)) break;  // the first that may have memory finds none: nobody passes it by
+    command->waiting.Unlink();
+    IoQueue& queue = *command->queue;
+    queue.Proceed(*command);
+    // That may have ended connections, and what waited with them; those that are passed by have their turn later.
+    if (next != nullptr && !next->waiting.linked()) next = waiting_.front();
+  }
+  for (size_t left = paused_.size(); left > 0; --left) {
+    IoQueue* const queue = paused_.front();
+    paused_.pop_front();
+    queue->Resume();
+    // It found no room again: nor will the others.
+    if (!paused_.empty() && paused_.back() == queue) return;
+  }
+}
+
+// ---- What is in the storage
+
+void IoPort::BeginTurn() {
+  turn_began_ns_ = reactor_.now_ns();
+  ++batch_;
+}
+
+void IoPort::Submitted(IoCommand& command, NamespacePort& space) {
+  command.space = &space;
+  ++space.in_flight;
+  ++in_storage_;
+  running_.PushBack(command);
+  command.stamps.Seen(turn_began_ns_, turn_began_ns_, batch_);
+  if (counters_ != nullptr) counters_->Watch(*this);
+}
+
+void IoPort::Done(IoCommand& command) {
+  NamespacePort& space = *std::exchange(command.space, nullptr);
+  command.running.Unlink();
+  --in_storage_;
+  if (space.counters != nullptr && recorder_) {
+    const bool failed = command.status != block::IoStatus::kOk;
+    recorder_->Ended(*space.counters, command, command.column, failed ? 0 : command.counted_bytes, failed);
+  }
+  if (--space.in_flight == 0 && space.drained != nullptr) space.drained->Set();
+}
+
+void IoPort::FlushCounters() {
+  if (!recorder_ || recorder_->empty()) return;
+  reactor_.RefreshNow();
+  recorder_->Flush(reactor_.now_ns(), 0);
+}
+
+void IoPort::VisitInFlight(observe::InFlightVisitor& visitor) {
+  for (IoCommand* command = running_.front(); command != nullptr; command = running_.Next(*command)) {
+    if (command->space->counters != nullptr)
+      visitor.Visit(*command->space->counters, command->column, *command);
+  }
+}
+
+}  // namespace cleat::nvmf_target

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the I/O queues of hosts share on one reactor: memory for commands and their data, a buffer to receive to, and the namespaces that each
+// subsystem has there. Nothing of it is shared with other reactors.
+//
+// Memory has limits, and who finds none waits: commands for a buffer, in the order in which they came, and connections with a command that
+// brings data along. The two have pools of their own. What a capsule brings is executed without anything more from the host, so that its
+// memory comes back by itself; were it one pool, commands whose data is asked for could hold all of it while that data stands in a socket
+// behind a capsule that finds none.
+//
+// Made on the control reactor, and used on its own one.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "block/pipeline.h"
+#include "nvmf_target/io/data_buffers.h"
+#include "nvmf_target/io/io_command.h"
+#include "nvmf_target/socket/target_stream.h"
+#include "observe/reactor_counters.h"
+#include "observe/recorder.h"
+#include "reactor/reactor.h"
+#include "reactor/sync.h"
+
+namespace cleat::nvmf_target {
+
+inline constexpr uint32_t kNamespacesMax = 64;  // of one subsystem: NSIDs 1 to this
+
+// A namespace on one reactor. Changed there alone.
+struct NamespacePort {
+  block::PipelineChannel* channel = nullptr;  // stays while requests to it are in flight
+  bool open = false;                          // takes commands
+  uint32_t epoch =
+      0;  // another one for each namespace that has the identifier in turn: a command is for one of them
+  observe::DiskCounters* counters = nullptr;  // nullptr: nobody counts
+  uint32_t in_flight = 0;
+  Event* drained = nullptr;  // who removes it waits
+};
+
+// A subsystem on one reactor.
+struct SubsystemPort {
+  std::array<NamespacePort, kNamespacesMax> namespaces;  // by NSID - 1
+
+  NamespacePort* Find(uint32_t nsid) {
+    if (nsid - 1 >= namespaces.size() || !namespaces[nsid - 1].open) return nullptr;
+    return &namespaces[nsid - 1];
+  }
+};
+
+// How much memory the queues of one reactor may have. Of a reactor's own, and of use as long as there are connections.
+struct PortLimits {
+  uint32_t commands = 1U << 15;  // in flight; at most 64 Ki, for their tags
+  uint32_t data_slabs = 128;     // of 1 MiB, for reads and for data that is asked for
+  uint32_t capsule_slabs = 64;   // for data that commands bring along
+};
+
+class IoPort final : private observe::InFlightSource {
+ public:
+  static constexpr uint32_t kReceiveBufferBytes = 256 * 1024;
+  static constexpr uint64_t kTrimNs = 5 * kNsPerSecond;
+  static constexpr uint32_t kShares = 8;  // that a queue has one of
+
+  IoPort(Reactor& reactor, const PortLimits& limits)
+      : reactor_(reactor),
+        commands_max_(limits.commands),
+        share_bytes_(std::max<uint64_t>(limits.data_slabs / kShares, 1) * DataBuffers::kSlabBytes),
+        data_(limits.data_slabs),
+        of_capsules_(limits.capsule_slabs) {}
+  ~IoPort() override;  // stopped, without commands
+  IoPort(const IoPort&) = delete;
+  IoPort& operator=(const IoPort&) = delete;
+
+  Reactor& reactor() const { return reactor_; }
+  // ---- The rest on the reactor.
+  std::span<uint8_t> receive_buffer() { return receive_buffer_; }
+  void UseCounters(observe::ReactorCounters* counters);
+  // No queue is left.
+  void Stop() { trim_.Cancel(); }
+
+  // ---- Commands and their memory
+  // nullptr: there are too many. `of_capsule_bytes`: of data that comes along.
+  IoCommand* Take(IoQueue& queue, uint32_t of_capsule_bytes);
+  IoCommand* Find(uint16_t tag) { return tag < commands_.size() ? commands_[tag].get() : nullptr; }
+  // Room for the command's data, or it waits and IoQueue::Proceed comes later. Returns whether it has it. No queue has more than its
+  // share, so that a slow disk's requests do not keep all others' from memory.
+  bool TakeBuffer(IoCommand& command);
+  void Give(IoCommand& command);
+
+  // ---- Queues that wait, and who lets them go on
+  void WaitForRoom(IoQueue& queue) { paused_.push_back(&queue); }
+  void Forget(IoQueue& queue);
+  // Its commands that wait for a buffer wait no more: each goes to `abandon`.
+  void AbandonWaiting(IoQueue& queue, const std::function<void(IoCommand&)>& abandon);
+  // Its commands that wait within the storage's pipeline, for limits or for space, end as soon as they can.
+  void AbortQueued(const IoQueue& queue);
+
+  // ---- What is in the storage, and what is counted
+  void BeginTurn();
+  void Submitted(IoCommand& command, NamespacePort& space);
+  void Done(IoCommand& command);
+  // What has ended is with the kernel, or disks' counters are about to go.
+  void FlushCounters();
+
+ private:
+  struct TrimTimer : Timer {
+    explicit TrimTimer(IoPort& p) : Timer(&Fire), port(p) {}
+    static void Fire(Timer& timer);
+    IoPort& port;
+  };
+
+  bool TakeShare(IoCommand& command);
+  // What has come back goes to who waits for it, at the reactor's next turn.
+  void ServeLater();
+  void ServeWaiting();
+  bool any_in_flight() const override { return in_storage_ > 0; }
+  void VisitInFlight(observe::InFlightVisitor& visitor) override;
+
+  Reactor& reactor_;
+  const uint32_t commands_max_;
+  const uint64_t share_bytes_;  // of data_, that one queue may have
+  std::vector<uint8_t> receive_buffer_ = std::vector<uint8_t>(kReceiveBufferBytes);
+  DataBuffers data_;
+  DataBuffers of_capsules_;
+  std::vector<std::unique_ptr<IoCommand>> commands_;  // by tag; made as they are needed
+  std::vector<uint16_t> free_;                        // the one that came back last is used first
+  IntrusiveList<IoCommand, &IoCommand::waiting> waiting_;
+  IntrusiveList<IoCommand, &IoCommand::running> running_;
+  std::deque<IoQueue*> paused_;
+  bool serves_later_ = false;
+  uint32_t in_storage_ = 0;
+  uint64_t turn_began_ns_ = 0;
+  uint64_t batch_ = 0;
+  observe::ReactorCounters* counters_ = nullptr;
+  std::optional<observe::Recorder> recorder_;
+  TrimTimer trim_{*this};
+};
+
+}  // namespace cleat::nvmf_target

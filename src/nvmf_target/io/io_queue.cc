@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvmf_target/io/io_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "block/segments.h"
+#include "nvme/fabrics/commands.h"
+
+namespace cleat::nvmf_target {
+
+using nvme::Status;
+using nvme::fabrics::FabricsType;
+using nvme::fabrics::SubmissionEntry;
+using nvme::tcp::TargetCommand;
+
+namespace {
+
+constexpr Status kInvalidFabricsCommand{0x4001};  // Invalid Command Opcode
+
+block::Op OpOf(IoPlan::Kind kind) {
+  switch (kind) {
+    case IoPlan::Kind::kRead:
+      return block::Op::kRead;
+    case IoPlan::Kind::kWrite:
+      return block::Op::kWrite;
+    case IoPlan::Kind::kWriteZeroes:
+      return block::Op::kWriteZeroes;
+    case IoPlan::Kind::kDiscard:
+      return block::Op::kDiscard;
+    case IoPlan::Kind::kFlush:
+    case IoPlan::Kind::kNothing:
+      break;
+  }
+  return block::Op::kFlush;
+}
+
+}  // namespace
+
+IoQueue::IoQueue(Parts parts) : parts_(std::move(parts)), connection_(parts_.connection.get()) {
+  connection_->SetOwner(*this);
+}
+
+IoQueue::~IoQueue() {
+  CLEAT_CHECK(closed_);
+}
+
+void IoQueue::Start() {
+  if (const cleat::Status started =
+          parts_.stream->Start(parts_.port.reactor(), parts_.port.receive_buffer(), *this, parts_.tuning);
+      !started.ok()) {
+    connection_->Abort(started.error());
+    return;
+  }
+  // What came with Connect, if anything did.
+  BeginTurn();
+  connection_->Resume();
+}
+
+// ---- What the connection says
+
+TargetCommand* IoQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_capsule_bytes) {
+  IoCommand* const command = parts_.port.Take(*this, in_capsule_bytes);
+  if (command == nullptr) parts_.port.WaitForRoom(*this);
+  return command;
+}
+
+TargetCommand* IoQueue::Find(uint16_t tag) {
+  IoCommand* const command = parts_.port.Find(tag);
+  return command != nullptr && command->queue == this ? command : nullptr;
+}
+
+void IoQueue::Run(TargetCommand& of_target) {
+  auto& command = static_cast<IoCommand&>(of_target);
+  if (command.entry.opcode == nvme::tcp::kFabricsOpcode) [[unlikely]]
+    return AnswerFabrics(command);
+  const NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
+  if (space == nullptr) [[unlikely]]
+    return connection_->Answer(command, kInvalidNamespace);
+  command.epoch = space->epoch;
+  IoPlan plan;
+  const Status refusal =
+      PlanOf(command.entry, space->channel->geometry(), space->channel->mode(), command.data_bytes, plan);
+  if (!refusal.ok() || plan.kind == IoPlan::Kind::kNothing) [[unlikely]]
+    return connection_->Answer(command, refusal);
+  // A read that brings data along: what for, nobody knows.
+  if (command.in_capsule && !plan.to_target) [[unlikely]]
+    return connection_->Answer(command, kSglTypeInvalid);
+  Plan(command, plan);
+  const bool needs_buffer = plan.kind == IoPlan::Kind::kRead || (plan.to_target && !command.in_capsule);
+  if (!needs_buffer) return Submit(command);
+  if (parts_.port.TakeBuffer(command)) GoOn(command);
+}
+
+void IoQueue::Plan(IoCommand& command, const IoPlan& plan) {
+  command.op = OpOf(plan.kind);
+  command.column = observe::ColumnOf(command.op);
+  command.fua = plan.fua;
+  command.may_unmap = plan.may_unmap;
+  command.offset_bytes = plan.offset_bytes;
+  command.length_bytes = plan.length_bytes;
+  command.counted_bytes = plan.length_bytes;
+  command.status = block::IoStatus::kOk;
+  command.segments = {};
+  command.range_count = plan.ranges;
+  command.range_next = 0;
+  command.range_end_bytes = plan.offset_bytes + plan.length_bytes;
+}
+
+void IoQueue::GoOn(IoCommand& command) {
+  if (command.op == block::Op::kRead || command.in_capsule) return Submit(command);
+  connection_->Ask(command);
+}
+
+void IoQueue::Proceed(IoCommand& command) {
+  parts_.stream->Wake();
+  if (EndIfExpired()) return connection_->Answer(command, kTransientError);
+  GoOn(command);
+}
+
+void IoQueue::DataCame(TargetCommand& of_target) {
+  Submit(static_cast<IoCommand&>(of_target));
+}
+
+void IoQueue::Give(TargetCommand& of_target) {
+  parts_.port.Give(static_cast<IoCommand&>(of_target));
+  if (connection_->ended() && connection_->commands() == 0) FinishClosing();
+}
+
+void IoQueue::Resume() {
+  connection_->Resume();
+  parts_.stream->Wake();
+}
+
+// A host whose association is over may have sent the same write by another path since, and a newer one behind it: what this engine finds in
+// the socket then, perhaps after it was stopped itself, must not be executed. So the time is looked at behind each look into the socket.
+bool IoQueue::EndIfExpired() {
+  if (connection_->ended()) return true;
+  parts_.port.reactor().RefreshNow();
+  if (parts_.port.reactor().now_ns() < parts_.deadline_ns->load(std::memory_order_relaxed)) [[likely]]
+    return false;
+  connection_->Abort(
+      {ErrorCode::kDeadlineExceeded, parts_.name + ": the keep alive timeout of its association is over"});
+  return true;
+}
+
+// Only Disconnect: authentication and properties belong to the beginning of a queue, and to the admin queue.
+void IoQueue::AnswerFabrics(IoCommand& command) {
+  const bool disconnects = (command.entry.nsid & 0xffU) == static_cast<uint32_t>(FabricsType::kDisconnect);
+  disconnecting_ = disconnects;
+  connection_->Answer(command, disconnects ? kSuccess : kInvalidFabricsCommand);
+}
+
+// ---- To the storage and back
+
+void IoQueue::Submit(IoCommand& command) {
+  // The namespace may have gone while the data came, and another one may be in its place.
+  NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
+  if (space == nullptr || space->epoch != command.epoch) [[unlikely]]
+    return connection_->Answer(command, kInvalidNamespace);
+  parts_.port.Submitted(command, *space);
+  if (command.op == block::Op::kDiscard || command.op == block::Op::kWriteZeroes) {
+    if (command.op == block::Op::kDiscard) command.counted_bytes = command.range_end_bytes = 0;
+    command.length_bytes = 0;
+    return ContinueRanges(command);
+  }
+  if (command.op != block::Op::kFlush) command.segments = command.data;
+  command.Push(&TransferDone, this);
+  space->channel->Submit(command);
+}
+
+void IoQueue::TransferDone(block::Request& request, const block::Frame& frame) {
+  auto& self = *static_cast<IoQueue*>(frame.layer);
+  auto& command = static_cast<IoCommand&>(request);
+  const bool reads = command.op == block::Op::kRead;
+  const Status status = StatusOf(command.status, reads);
+  self.Finish(command, status);
+}
+
+// The next of a discard's ranges. False: it is not within the namespace.
+bool IoQueue::TakeRange(IoCommand& command) {
+  const block::Geometry& geometry = command.space->channel->geometry();
+  nvme::DatasetRange range;
+  block::Gather(command.data, command.range_next * sizeof(range), &range, sizeof(range));
+  ++command.range_next;
+  const uint64_t size = geometry.size_bytes / geometry.logical_block_bytes;
+  if (range.first_block > size || range.blocks > size - range.first_block) return false;
+  command.offset_bytes = range.first_block * geometry.logical_block_bytes;
+  command.range_end_bytes = command.offset_bytes + uint64_t{range.blocks} * geometry.logical_block_bytes;
+  command.counted_bytes += command.range_end_bytes - command.offset_bytes;
+  return true;
+}
+
+// The next piece of a range: no longer than the storage takes, of the range after it when this one is over. False: there is none, or `refusal` is
+// the answer.
+bool IoQueue::NextRange(IoCommand& command, Status& refusal) {
+  const block::Geometry& geometry = command.space->channel->geometry();
+  command.offset_bytes += command.length_bytes;
+  const bool range_is_over = command.offset_bytes >= command.range_end_bytes;
+  if (range_is_over && (command.op != block::Op::kDiscard || command.range_next == command.range_count))
+    return false;
+  // Of a namespace that goes, or a host that has gone, nothing new begins.
+  if (!command.space->open || connection_->ended()) {
+    refusal = kInvalidNamespace;
+    return false;
+  }
+  if (range_is_over && !TakeRange(command)) {
+    refusal = kLbaOutOfRange;
+    return false;
+  }
+  const bool discards = command.op == block::Op::kDiscard;
+  const uint64_t most = discards ? geometry.discard_max_bytes : geometry.write_zeroes_max_bytes;
+  const uint64_t rest = command.range_end_bytes - command.offset_bytes;
+  command.length_bytes =
+      most == 0 ? rest : std::min(rest, most / geometry.logical_block_bytes * geometry.logical_block_bytes);
+  return true;
+}
+
+// A loop and not a recursion: storage that answers at once must not build a stack of ranges.
+void IoQueue::ContinueRanges(IoCommand& command) {
+  Status refusal = kSuccess;
+  while (NextRange(command, refusal)) {
+    if (command.length_bytes == 0) continue;  // an empty range
+    command.range_state = IoCommand::RangeState::kSubmitting;
+    command.Push(&RangeDone, this);
+    command.space->channel->Submit(command);
+    if (command.range_state == IoCommand::RangeState::kSubmitting) {
+      command.range_state = IoCommand::RangeState::kSubmitted;  // RangeDone goes on
+      return;
+    }
+    if (command.status != block::IoStatus::kOk) break;
+  }
+  if (refusal.ok()) refusal = StatusOf(command.status, false);
+  Finish(command, refusal);
+}
+
+void IoQueue::RangeDone(block::Request& request, const block::Frame& frame) {
+  auto& self = *static_cast<IoQueue*>(frame.layer);
+  auto& command = static_cast<IoCommand&>(request);
+  if (command.range_state == IoCommand::RangeState::kSubmitting) {
+    command.range_state = IoCommand::RangeState::kCompleted;  // ContinueRanges, our caller, goes on
+  } else if (command.status != block::IoStatus::kOk) {
+    self.Finish(command, StatusOf(command.status, false));
+  } else {
+    self.ContinueRanges(command);
+  }
+}
+
+void IoQueue::Finish(IoCommand& command, Status status) {
+  parts_.port.Done(command);
+  const uint32_t data_bytes = command.op == block::Op::kRead && status.ok() ? command.data_bytes : 0;
+  parts_.stream->Wake();
+  connection_->Answer(command, status, 0, data_bytes);  // the command, and the queue with it, may be gone now
+}
+
+// ---- The end
+
+void IoQueue::Ended(const Error& reason) {
+  reason_ = reason;
+  parts_.port.Forget(*this);
+  parts_.port.AbandonWaiting(*this,
+                             [this](IoCommand& command) { connection_->Answer(command, kTransientError); });
+  parts_.port.AbortQueued(*this);
+  parts_.stream->Wake();
+  if (connection_->commands() == 0) FinishClosing();
+}
+
+void IoQueue::EndTurn() {
+  if (disconnecting_ && connection_->commands() == 0 && !connection_->ended())
+    connection_->Abort({ErrorCode::kUnavailable, parts_.name + ": the host has disconnected"});
+  if (connection_->ended()) parts_.stream->Close();
+  parts_.port.FlushCounters();
+}
+
+const block::FrontEnd& IoQueue::FrontEnd() {
+  // Nobody waits for the answers of a queue that has ended.
+  class Queues final : public block::FrontEnd {
+    bool MayWait(const block::Request& request) const override {
+      return !static_cast<const IoQueue*>(request.top().layer)->ended();
+    }
+  };
+  static const Queues queues;
+  return queues;
+}
+
+// By mail to its own reactor first: whoever called may still be within the queue.
+void IoQueue::FinishClosing() {
+  if (std::exchange(closed_, true)) return;
+  parts_.port.reactor().PostCall([self = shared_from_this()] {
+    self->parts_.stream->Close();
+    self->parts_.control.PostCall([self] { self->parts_.on_drained(self->reason_); });
+  });
+}
+
+}  // namespace cleat::nvmf_target

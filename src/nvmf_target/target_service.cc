@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nvmf_target/target_service.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/version.h"
+
+namespace cleat::nvmf_target {
+
+using nvme::fabrics::TextOfAddress;
+using nvme::fabrics::TransportAddress;
+
+namespace {
+
+// More than a host needs at a time for what it does without waiting: a block of 16 KiB needs no R2T.
+constexpr uint32_t kInCapsuleBytes = 16 * 1024;
+constexpr uint32_t kQueueEntriesMax = 256;
+constexpr uint32_t kReceiveBufferBytes = 64 * 1024;
+constexpr uint64_t kTickLeastNs = 50 * kNsPerMs;
+
+// Without the port, which is another one for each connection.
+std::string AddressOf(TransportAddress peer) {
+  peer.port = 0;
+  return TextOfAddress(peer);
+}
+
+nvme::target::TargetLimits Limits() {
+  nvme::target::TargetLimits limits;
+  limits.in_capsule_bytes = kInCapsuleBytes;
+  limits.transfer_bytes_max = nvme::tcp::kTargetDataMaxBytes;
+  limits.queue_entries_max = kQueueEntriesMax;
+  return limits;
+}
+
+}  // namespace
+
+TargetService::TargetService(Reactor& control, DescriptorBudget* descriptors, StreamTuning tuning,
+                             const PortLimits& port_limits)
+    : control_(control),
+      descriptors_(descriptors),
+      tuning_(tuning),
+      port_limits_(port_limits),
+      target_(Limits(), kVersion),
+      receive_buffer_(kReceiveBufferBytes),
+      changed_(control) {}
+
+TargetService::~TargetService() {
+  CLEAT_CHECK(subsystems_.empty() && connections_.empty() && ports_.empty());
+}
+
+TargetService::Shown* TargetService::Find(const std::string& nqn) {
+  const auto found = subsystems_.find(nqn);
+  return found == subsystems_.end() ? nullptr : &found->second;
+}
+
+// ---- Subsystems
+
+Status TargetService::AddSubsystem(SubsystemParts parts) {
+  CLEAT_CHECK(!parts.reactors.empty());
+  CLEAT_TRY(nvme::target::CheckConfig(parts.config));
+  const std::string nqn = parts.config.nqn;
+  if (Find(nqn) != nullptr)
+    return Error(ErrorCode::kAlreadyExists, nqn + ": this engine shows a subsystem of that name already");
+  Shown shown;
+  shown.name = std::move(parts.name);
+  shown.config = std::move(parts.config);
+  shown.reactors = std::move(parts.reactors);
+  shown.on_change = std::move(parts.on_change);
+  for (Reactor* const reactor : shown.reactors) {
+    if (!shown.ports.contains(reactor)) shown.ports.emplace(reactor, std::make_unique<SubsystemPort>());
+  }
+  subsystems_.emplace(nqn, std::move(shown));
+  return Ok{};
+}
+
+void TargetService::RemoveSubsystem(const std::string& nqn) {
+  const Shown* const shown = Find(nqn);
+  if (shown == nullptr) return;
+  CLEAT_CHECK(!shown->served && shown->namespaces.empty());
+  subsystems_.erase(nqn);
+}
+
+Status TargetService::Serve(const std::string& nqn, Addresses addresses) {
+  Shown& shown = *Find(nqn);
+  if (shown.served) return Ok{};
+  CLEAT_TRY(target_.Add(shown.config));
+  for (const auto& [nsid, shape] : shown.namespaces) {
+    const Status put = target_.PutNamespace(nqn, nsid, shape);
+    CLEAT_CHECK(put.ok());  // AddNamespace has checked it
+  }
+  if (Status listening = Listen(shown.config, addresses); !listening.ok()) {
+    (void)target_.Remove(nqn);
+    return listening;
+  }
+  shown.served = true;
+  return Ok{};
+}
+
+Task<Status> TargetService::Withdraw(std::string nqn, uint64_t deadline_ns) {
+  Shown* const shown = Find(nqn);
+  if (shown == nullptr || !std::exchange(shown->served, false)) co_return Ok{};
+  StopListening(shown->config.addresses);
+  (void)target_.Remove(nqn);
+  const Deadline deadline(control_, changed_, deadline_ns);
+  while (AnyQueueOf(nqn)) {
+    (void)co_await changed_.Wait();
+    if (!deadline.passed() || !AnyQueueOf(nqn)) continue;
+    CLEAT_CO_TRY(Serve(nqn));
+    co_return Error(ErrorCode::kDeadlineExceeded, nqn + ": requests of its hosts are still in the storage");
+  }
+  co_return Ok{};
+}
+
+bool TargetService::AnyQueueOf(const std::string& nqn) const {
+  return std::any_of(connections_.begin(), connections_.end(), [&nqn](const auto& known) {
+    const nvme::target::TargetController* const controller = known.first->controller();
+    return controller != nullptr && !controller->discovery() && controller->subsystem()->config().nqn == nqn;
+  });
+}
+
+Status TargetService::SetHosts(const std::string& nqn, std::vector<std::string> hosts) {
+  Shown* const shown = Find(nqn);
+  if (shown == nullptr) return Error(ErrorCode::kNotFound, nqn + ": there is no such subsystem");
+  if (shown->config.hosts == hosts) return Ok{};
+  if (shown->served) CLEAT_TRY(target_.SetHosts(nqn, hosts));
+  shown->config.hosts = std::move(hosts);
+  return Ok{};
+}
+
+// ---- Namespaces
+
+Task<Status> TargetService::AddNamespace(std::string nqn, uint32_t nsid, NamespaceParts parts) {
+  CLEAT_CO_TRY(nvme::target::CheckShape(parts.shape));
+  Shown* shown = Find(nqn);
+  CLEAT_CHECK(shown != nullptr && nsid > 0 && nsid <= kNamespacesMax && !shown->namespaces.contains(nsid));
+  for (const auto& [reactor, subsystem] : shown->ports) {
+    IoPort& port = PortOf(*reactor);
+    co_await reactor->Enter();
+    const NamespaceChannel on = parts.channel_on(*reactor);
+    port.UseCounters(on.reactor_counters);
+    if (on.channel != nullptr) on.channel->SetFrontEnd(&IoQueue::FrontEnd());
+    NamespacePort& space = subsystem->namespaces[nsid - 1];
+    space.channel = on.channel;
+    space.counters = on.counters;
+    space.open = on.channel != nullptr;
+    ++space.epoch;
+    co_await control_.Enter();
+  }
+  shown->namespaces.emplace(nsid, parts.shape);
+  if (!shown->served) co_return Ok{};
+  co_return target_.PutNamespace(nqn, nsid, parts.shape);
+}
+
+Status TargetService::ChangeNamespace(const std::string& nqn, uint32_t nsid,
+                                      const nvme::target::NamespaceShape& shape) {
+  Shown* const shown = Find(nqn);
+  CLEAT_CHECK(shown != nullptr && shown->namespaces.contains(nsid));
+  shown->namespaces[nsid] = shape;
+  return shown->served ? target_.PutNamespace(nqn, nsid, shape) : Ok{};
+}
+
+Task<void> TargetService::RemoveNamespace(std::string nqn, uint32_t nsid) {
+  Shown* const shown = Find(nqn);
+  if (shown == nullptr || shown->namespaces.erase(nsid) == 0) co_return;
+  if (shown->served) (void)target_.RemoveNamespace(nqn, nsid);
+  for (const auto& [reactor, subsystem] : shown->ports) {
+    IoPort& port = PortOf(*reactor);
+    co_await reactor->Enter();
+    NamespacePort& space = subsystem->namespaces[nsid - 1];
+    space.open = false;
+    if (space.in_flight > 0) {
+      Event drained(*reactor);
+      space.drained = &drained;
+      space.channel->BeginBypass();  // what waits for limits, or for space, is not waited for
+      if (space.in_flight > 0) (void)co_await drained.Wait();
+      space.channel->EndBypass();
+      space.drained = nullptr;
+    }
+    port.FlushCounters();
+    space.channel = nullptr;
+    space.counters = nullptr;
+    co_await control_.Enter();
+  }
+}
+
+// ---- Listening
+
+Status TargetService::Listen(const nvme::target::SubsystemConfig& config, Addresses addresses) {
+  size_t done = 0;
+  for (const TransportAddress& address : config.addresses) {
+    Listening& listening = listeners_[TextOfAddress(address)];
+    if (listening.listener == nullptr) {
+      listening.listener =
+          std::make_unique<Listener>(control_, [this](Accepted accepted) { Accept(std::move(accepted)); });
+      if (Status listens = listening.listener->Listen(address, addresses == Addresses::kShared);
+          !listens.ok()) {
+        listeners_.erase(TextOfAddress(address));
+        StopListening(std::span(config.addresses).first(done));
+        return listens;
+      }
+      spdlog::info("{}: listens for NVMe/TCP hosts", TextOfAddress(address));
+    }
+    ++listening.subsystems;
+    ++done;
+  }
+  return Ok{};
+}
+
+void TargetService::StopListening(std::span<const TransportAddress> addresses) {
+  for (const TransportAddress& address : addresses) {
+    const auto found = listeners_.find(TextOfAddress(address));
+    if (--found->second.subsystems == 0) listeners_.erase(found);
+  }
+}
+
+bool TargetService::MayAccept(const TransportAddress& peer) const {
+  const auto of_one = unknown_of_one_.find(AddressOf(peer));
+  return connections_.size() + io_queues_ < kConnectionsMax && unknown_ < kUnknownMax &&
+         (of_one == unknown_of_one_.end() || of_one->second < kUnknownOfOneMax);
+}
+
+void TargetService::Accept(Accepted accepted) {
+  const std::string peer = TextOfAddress(accepted.peer);
+  if (!MayAccept(accepted.peer)) {
+    spdlog::debug("{}: closed: there are too many connections", peer);
+    return;
+  }
+  DescriptorBudget::Reservation descriptor;
+  if (descriptors_ != nullptr) {
+    auto reserved = descriptors_->Reserve(1, peer);
+    if (!reserved.ok()) {
+      spdlog::debug("{}: closed: {}", peer, reserved.error().message);
+      return;
+    }
+    descriptor = std::move(reserved).value();
+  }
+  ++unknown_;
+  ++unknown_of_one_[AddressOf(accepted.peer)];
+  AdminQueueHost& host = *this;
+  auto queue = std::make_unique<AdminQueue>(host, std::move(accepted), std::move(descriptor));
+  AdminQueue& started = *queue;
+  connections_.emplace(&started, std::move(queue));
+  started.Start();
+}
+
+void TargetService::Identified(const TransportAddress& peer) {
+  --unknown_;
+  const auto of_one = unknown_of_one_.find(AddressOf(peer));
+  if (--of_one->second == 0) unknown_of_one_.erase(of_one);
+}
+
+// ---- What admin queues ask and say
+
+IoPort& TargetService::PortOf(Reactor& reactor) {
+  std::unique_ptr<IoPort>& port = ports_[&reactor];
+  if (port == nullptr) port = std::make_unique<IoPort>(reactor, port_limits_);
+  return *port;
+}
+
+AdminQueueHost::Place TargetService::PlaceOf(const nvme::target::TargetController& controller,
+                                             uint16_t queue_id) {
+  Shown& shown = *Find(controller.subsystem()->config().nqn);
+  // One host's queues on all reactors in turn; several hosts' first queues on different ones.
+  Reactor* const reactor = shown.reactors[(size_t{controller.id()} + queue_id) % shown.reactors.size()];
+  return {PortOf(*reactor), *shown.ports.at(reactor)};
+}
+
+uint32_t TargetService::in_capsule_bytes() const {
+  return kInCapsuleBytes;
+}
+
+// nullptr: of the discovery service, or of a subsystem that is gone.
+TargetService::Shown* TargetService::ShownOf(const nvme::target::TargetController& controller) {
+  return controller.discovery() ? nullptr : Find(controller.subsystem()->config().nqn);
+}
+
+bool TargetService::MayLog() {
+  if (control_.now_ns() - log_begun_ns_ >= kLogNs) {
+    log_begun_ns_ = control_.now_ns();
+    log_lines_ = 0;
+  }
+  if (++log_lines_ == kLogLinesMax)
+    spdlog::info("NVMe/TCP hosts: more come and go; they are left out here for some seconds");
+  return log_lines_ < kLogLinesMax;
+}
+
+void TargetService::AssociationBegan(const nvme::target::TargetController& controller,
+                                     const std::string& peer) {
+  Shown* const shown = ShownOf(controller);
+  if (shown == nullptr) return;
+  ++shown->connections;
+  if (MayLog())
+    spdlog::info("{}: {} has connected from {}: controller {}", shown->name, controller.host_nqn(), peer,
+                 controller.id());
+  AssociationChanged(controller, 0);
+}
+
+void TargetService::AssociationChanged(const nvme::target::TargetController& controller, int more_queues) {
+  io_queues_ += static_cast<size_t>(more_queues);
+  const Shown* const shown = ShownOf(controller);
+  if (shown == nullptr || !shown->on_change) return;
+  changed_subsystems_.insert(shown->config.nqn);
+  if (!tell_.pending()) control_.AddTimer(tell_, control_.now_ns() + kTellNs);
+}
+
+void TargetService::TellTimer::Fire(Timer& timer) {
+  TargetService& service = static_cast<TellTimer&>(timer).service;
+  const std::set<std::string> changed = std::exchange(service.changed_subsystems_, {});
+  for (const std::string& nqn : changed) {
+    const Shown* const shown = service.Find(nqn);
+    if (shown != nullptr) shown->on_change();
+  }
+}
+
+void TargetService::AssociationEnds(const nvme::target::TargetController& controller, const Error& reason) {
+  const Shown* const shown = ShownOf(controller);
+  if (shown != nullptr && MayLog())
+    spdlog::info("{}: {} has left, controller {}: {}", shown->name, controller.host_nqn(), controller.id(),
+                 reason.message);
+}
+
+void TargetService::Over(AdminQueue& queue) {
+  connections_.erase(&queue);
+  changed_.Pulse();
+}
+
+SubsystemStatus TargetService::StatusOf(const std::string& nqn) const {
+  SubsystemStatus status;
+  std::set<std::string> hosts;
+  for (const auto& [queue, connection] : connections_) {
+    const nvme::target::TargetController* const controller = queue->controller();
+    if (controller == nullptr || controller->discovery() || controller->subsystem()->config().nqn != nqn)
+      continue;
+    ++status.controllers;
+    status.io_queues += static_cast<uint32_t>(queue->io_queues());
+    hosts.insert(controller->host_nqn());
+  }
+  const auto shown = subsystems_.find(nqn);
+  if (shown != subsystems_.end()) status.connections = shown->second.connections;
+  status.hosts.assign(hosts.begin(), hosts.end());
+  return status;
+}
+
+bool TargetService::serves(const std::string& nqn) const {
+  const auto found = subsystems_.find(nqn);
+  return found != subsystems_.end() && found->second.served;
+}
+
+// ---- Time
+
+void TargetService::DeadlineChanged(uint64_t deadline_ns) {
+  ScheduleTick(deadline_ns);
+}
+
+void TargetService::ScheduleTick(uint64_t at) {
+  if (at == UINT64_MAX || (tick_.pending() && tick_.deadline_ns() <= at)) return;
+  tick_.Cancel();
+  control_.AddTimer(tick_, std::max(at, control_.now_ns() + kTickLeastNs));
+}
+
+void TargetService::TickTimer::Fire(Timer& timer) {
+  TargetService& service = static_cast<TickTimer&>(timer).service;
+  service.target_.Tick(service.control_.now_ns());
+  service.ScheduleTick(service.target_.deadline_ns());
+}
+
+// ---- The end
+
+Task<void> TargetService::Close() {
+  CLEAT_CHECK(subsystems_.empty() && listeners_.empty());
+  const Error reason(ErrorCode::kUnavailable, "the engine ends");
+  std::vector<AdminQueue*> left;
+  for (const auto& [queue, connection] : connections_) left.push_back(queue);
+  for (AdminQueue* const queue : left) queue->Close(reason);
+  while (!connections_.empty()) co_await changed_.Wait();
+  for (auto& [reactor, port] : ports_) {
+    co_await reactor->Enter();
+    port->Stop();
+    port.reset();  // here, where counters are looked at
+    co_await control_.Enter();
+  }
+  ports_.clear();
+  tick_.Cancel();
+  tell_.Cancel();
+}
+
+}  // namespace cleat::nvmf_target

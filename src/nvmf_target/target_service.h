@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine's NVMe/TCP target: the subsystems that it shows, the addresses at which it listens, and the hosts that are connected.
+//
+// A subsystem is there from AddSubsystem on, and hosts reach it from Serve to Withdraw. Its namespaces come and go in between, and may be there
+// before it is served. The service knows no engine and no disk: whoever adds a namespace says which channel each reactor has for it.
+//
+// Of the control reactor. Calls for one namespace come one after the other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/descriptor_budget.h"
+#include "base/result.h"
+#include "nvme/target/target.h"
+#include "nvmf_target/admin_queue.h"
+#include "nvmf_target/io/io_port.h"
+#include "nvmf_target/socket/listener.h"
+#include "reactor/reactor.h"
+#include "reactor/sync.h"
+#include "reactor/task.h"
+
+namespace cleat::nvmf_target {
+
+// How a namespace is reached on one reactor.
+struct NamespaceChannel {
+  block::PipelineChannel* channel = nullptr;  // nullptr: not at all
+  observe::DiskCounters* counters = nullptr;
+  observe::ReactorCounters* reactor_counters = nullptr;
+};
+
+struct NamespaceParts {
+  nvme::target::NamespaceShape shape;
+  // Asked on each reactor of the subsystem; what it gives outlives RemoveNamespace.
+  std::function<NamespaceChannel(Reactor&)> channel_on;
+};
+
+struct SubsystemParts {
+  std::string name;  // "controllers/ID": what messages call it
+  nvme::target::SubsystemConfig config;
+  std::vector<Reactor*> reactors;   // that its I/O queues run on, in turn; they outlive the service
+  std::function<void()> on_change;  // of its status
+};
+
+struct SubsystemStatus {
+  uint32_t controllers = 0;
+  uint32_t io_queues = 0;
+  uint64_t connections = 0;        // associations, since it is there
+  std::vector<std::string> hosts;  // that are connected, each once
+};
+
+class TargetService final : private AdminQueueHost {
+ public:
+  // Hosts that come and go are in the log, so many at most in a time: one that does nothing else must not fill it.
+  static constexpr uint32_t kLogLinesMax = 32;
+  static constexpr uint64_t kLogNs = 10 * kNsPerSecond;
+  // All connections, those that have not said yet what they are, and of these those from one address; what comes beyond is closed at once.
+  static constexpr size_t kConnectionsMax = 8192;
+  static constexpr size_t kUnknownMax = 1024;
+  static constexpr size_t kUnknownOfOneMax = 256;
+
+  // `descriptors`: of which each connection has one; nullptr: nobody counts.
+  TargetService(Reactor& control, DescriptorBudget* descriptors, StreamTuning tuning = {},
+                const PortLimits& port_limits = {});
+  ~TargetService();  // closed
+  TargetService(const TargetService&) = delete;
+  TargetService& operator=(const TargetService&) = delete;
+
+  // kAlreadyExists, kInvalidArgument.
+  Status AddSubsystem(SubsystemParts parts);
+  // Withdrawn, without namespaces. Nothing when it is not there.
+  void RemoveSubsystem(const std::string& nqn);
+  // Hosts may come. An error - an address is somebody else's - changes nothing. The same again is OK.
+  // kShared: another engine of this host, which serves it no more, may listen there still, for other subsystems. A host that comes to that one is
+  // told to try again.
+  enum class Addresses : uint8_t { kOwn, kShared };
+  Status Serve(const std::string& nqn, Addresses addresses = Addresses::kOwn);
+  // Its hosts are let go, and none is let in: when it returns nothing of theirs is in the storage. By that time, or kDeadlineExceeded, and it is
+  // served as before.
+  Task<Status> Withdraw(std::string nqn, uint64_t deadline_ns = kNoDeadline);
+  // Hosts that are not in the list any more lose their connections.
+  Status SetHosts(const std::string& nqn, std::vector<std::string> hosts);
+
+  // ---- Namespaces of a subsystem that is there
+  // Every reactor serves it, and hosts are told. An error changes nothing.
+  Task<Status> AddNamespace(std::string nqn, uint32_t nsid, NamespaceParts parts);
+  // Hosts are told of its new shape.
+  Status ChangeNamespace(const std::string& nqn, uint32_t nsid, const nvme::target::NamespaceShape& shape);
+  // When it returns no request of it is in the storage any more, and none will come.
+  Task<void> RemoveNamespace(std::string nqn, uint32_t nsid);
+
+  SubsystemStatus StatusOf(const std::string& nqn) const;
+  bool serves(const std::string& nqn) const;
+
+  // No subsystem is left. Drops whoever is connected, waits until all is over.
+  Task<void> Close();
+
+ private:
+  struct Shown {
+    std::string name;
+    nvme::target::SubsystemConfig config;
+    std::vector<Reactor*> reactors;
+    std::function<void()> on_change;
+    std::map<Reactor*, std::unique_ptr<SubsystemPort>> ports;
+    std::map<uint32_t, nvme::target::NamespaceShape> namespaces;
+    bool served = false;
+    uint64_t connections = 0;
+  };
+  struct Listening {
+    std::unique_ptr<Listener> listener;
+    uint32_t subsystems = 0;
+  };
+  // What changes within that time is told once: hosts may come and go a thousand times a second.
+  static constexpr uint64_t kTellNs = 50 * kNsPerMs;
+  struct TellTimer : Timer {
+    explicit TellTimer(TargetService& s) : Timer(&Fire), service(s) {}
+    static void Fire(Timer& timer);
+    TargetService& service;
+  };
+  struct TickTimer : Timer {
+    explicit TickTimer(TargetService& s) : Timer(&Fire), service(s) {}
+    static void Fire(Timer& timer);
+    TargetService& service;
+  };
+
+  // AdminQueueHost
+  Reactor& control() override { return control_; }
+  nvme::target::Target& target() override { return target_; }
+  std::span<uint8_t> receive_buffer() override { return receive_buffer_; }
+  const StreamTuning& tuning() const override { return tuning_; }
+  Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id) override;
+  uint32_t in_capsule_bytes() const override;
+  void AssociationBegan(const nvme::target::TargetController& controller, const std::string& peer) override;
+  void AssociationChanged(const nvme::target::TargetController& controller, int more_queues) override;
+  void DeadlineChanged(uint64_t deadline_ns) override;
+  void Identified(const nvme::fabrics::TransportAddress& peer) override;
+  void AssociationEnds(const nvme::target::TargetController& controller, const Error& reason) override;
+  void Over(AdminQueue& queue) override;
+
+  Shown* Find(const std::string& nqn);
+  Shown* ShownOf(const nvme::target::TargetController& controller);
+  bool MayLog();
+  Status Listen(const nvme::target::SubsystemConfig& config, Addresses addresses);
+  bool MayAccept(const nvme::fabrics::TransportAddress& peer) const;
+  void StopListening(std::span<const nvme::fabrics::TransportAddress> addresses);
+  void Accept(Accepted accepted);
+  IoPort& PortOf(Reactor& reactor);
+  bool AnyQueueOf(const std::string& nqn) const;
+  void ScheduleTick(uint64_t at);
+
+  Reactor& control_;
+  DescriptorBudget* const descriptors_;
+  const StreamTuning tuning_;
+  const PortLimits port_limits_;
+  nvme::target::Target target_;
+  std::vector<uint8_t> receive_buffer_;
+  std::map<std::string, Shown> subsystems_;
+  std::map<std::string, Listening> listeners_;                      // by the address's text
+  std::map<AdminQueue*, std::unique_ptr<AdminQueue>> connections_;  // but for I/O queues
+  size_t io_queues_ = 0;
+  size_t unknown_ = 0;                            // of connections_, that have not said what they are
+  std::map<std::string, size_t> unknown_of_one_;  // by the peer's address
+  std::map<Reactor*, std::unique_ptr<IoPort>> ports_;
+  Event changed_;  // pulsed when a connection is over
+  TickTimer tick_{*this};
+  TellTimer tell_{*this};
+  std::set<std::string> changed_subsystems_;  // to be told
+  uint64_t log_begun_ns_ = 0;
+  uint32_t log_lines_ = 0;  // since then
+};
+
+}  // namespace cleat::nvmf_target
