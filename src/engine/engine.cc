@@ -27,6 +27,9 @@ Status CheckSpec(const ControllerSpec& spec) {
   if (spec.queues < 1 || spec.queues > kQueuesMax) {
     return refuse(std::to_string(spec.queues) + " queues: use 1 to " + std::to_string(kQueuesMax));
   }
+  if (spec.exported.has_value() != (spec.type == ControllerType::kNvmf))
+    return refuse("an export, and nothing else, is of the type NVMF");
+  if (spec.exported) return Ok{};
   if (spec.socket_path.empty() || spec.socket_path.front() != '/') {
     return refuse("socket path '" + spec.socket_path + "' is not absolute");
   }
@@ -71,7 +74,8 @@ Engine::Engine(const Parts& parts)
                },
                parts.descriptors,
                parts.reading,
-               parts.earlier_io},
+               parts.earlier_io,
+               parts.target},
       requests_(parts.control) {}
 
 Engine::~Engine() {
@@ -119,9 +123,11 @@ Status Engine::PutController(const ControllerSpec& spec, Controller::Role role) 
       return Error(ErrorCode::kAborted, spec.name + " is being deleted: try again when it is gone");
     }
     if (!existing->spec().SameAs(spec)) {
-      return Error(ErrorCode::kFailedPrecondition,
-                   spec.name + " exists on " + existing->spec().socket_path +
-                       " with other settings, which can't change while it lives: delete it first");
+      return Error(
+          ErrorCode::kFailedPrecondition,
+          spec.name + " exists on " +
+              (existing->spec().exported ? existing->spec().exported->nqn : existing->spec().socket_path) +
+              " with other settings, which can't change while it lives: delete it first");
     }
     existing->Update(spec);
     return Ok{};
@@ -136,19 +142,34 @@ Status Engine::PutController(const ControllerSpec& spec, Controller::Role role) 
                  spec.name + ": this engine has " + std::to_string(kControllersMax) +
                      " controllers, the most that one process can serve; start " + "another engine");
   }
-  for (const auto& [name, controller] : controllers_) {
-    if (controller->spec().socket_path == spec.socket_path) {
-      return Error(ErrorCode::kAlreadyExists,
-                   spec.name + ": socket " + spec.socket_path + " is " + name + "'s: choose another path");
-    }
-  }
+  CLEAT_TRY(CheckPlace(spec));
   // A controller that stands by reserves as well: that its guest can be taken must not depend on what is left then.
   CLEAT_ASSIGN(auto descriptors,
-               context_.Reserve(vhost::DescriptorsNeeded(QueuesOf(spec), ModeOf(spec)), spec.name));
+               context_.Reserve(spec.exported ? spec.exported->addresses.size()
+                                              : vhost::DescriptorsNeeded(QueuesOf(spec), ModeOf(spec)),
+                                spec.name));
   const auto controller =
       std::make_shared<Controller>(context_, spec, std::move(group), std::move(descriptors), role);
   controllers_.emplace(spec.name, controller);
   context_.on_controller_changed(spec.name);
+  return Ok{};
+}
+
+// That its guests find it and no other.
+Status Engine::CheckPlace(const ControllerSpec& spec) const {
+  if (spec.exported && parts_.target == nullptr)
+    return Error(ErrorCode::kUnimplemented, spec.name + ": this engine has no NVMe/TCP target");
+  for (const auto& [name, controller] : controllers_) {
+    const ControllerSpec& other = controller->spec();
+    if (spec.exported && other.exported && spec.exported->nqn == other.exported->nqn) {
+      return Error(ErrorCode::kAlreadyExists,
+                   spec.name + ": the NQN " + spec.exported->nqn + " is " + name + "'s: choose another one");
+    }
+    if (!spec.exported && other.socket_path == spec.socket_path) {
+      return Error(ErrorCode::kAlreadyExists,
+                   spec.name + ": socket " + spec.socket_path + " is " + name + "'s: choose another path");
+    }
+  }
   return Ok{};
 }
 
@@ -200,6 +221,9 @@ Task<Status> Engine::Attach(AttachmentSpec attachment) {
   CLEAT_CO_TRY(CheckSpec(attachment));
   const auto controller = Find(attachment.controller);
   if (controller == nullptr) co_return NoSuchController(attachment.controller);
+  if (attachment.incoming && controller->spec().exported)
+    co_return Error(ErrorCode::kInvalidArgument,
+                    attachment.controller + ": hosts of an export do not migrate");
   co_return co_await controller->Attach(attachment);
 }
 

@@ -43,9 +43,10 @@ class Engine {
     ClusterStore& clusters;
     observe::EngineCounters* counters = nullptr;  // where requests are counted, if anywhere
     BlockingPool* reading = nullptr;  // for reading other engines' counters; nullptr: it is done inline
-    DescriptorBudget* descriptors = nullptr;  // nullptr: nobody counts
-    virtio::EarlierIo* earlier_io = nullptr;  // of engines that were killed; nullptr: none was before
-    DiscoverFunction discover = {};           // empty: this engine can't
+    DescriptorBudget* descriptors = nullptr;       // nullptr: nobody counts
+    virtio::EarlierIo* earlier_io = nullptr;       // of engines that were killed; nullptr: none was before
+    DiscoverFunction discover = {};                // empty: this engine can't
+    nvmf_target::TargetService* target = nullptr;  // nullptr: it has no exports
   };
 
   // Hears of changes (the command link), and asks for the present report by name.
@@ -98,6 +99,7 @@ class Engine {
 
  private:
   std::shared_ptr<Controller> Find(const std::string& name) const;
+  Status CheckPlace(const ControllerSpec& spec) const;
   Task<void> OnDiskGrew(std::string controller, ResizeSpec resize);
 
   Parts parts_;

@@ -14,6 +14,10 @@
 #include "vhost/endpoint.h"
 #include "virtio/earlier_io.h"
 
+namespace cleat::nvmf_target {
+class TargetService;
+}
+
 namespace cleat::engine {
 
 struct ControllerContext {
@@ -35,8 +39,9 @@ struct ControllerContext {
       on_disk_grew;
   // What controllers and disks reserve before they are served; nullptr: nobody counts.
   DescriptorBudget* descriptors = nullptr;
-  BlockingPool* reading = nullptr;          // for other engines' counters; nullptr: they are read inline
-  virtio::EarlierIo* earlier_io = nullptr;  // nullptr: no engine was before this one
+  BlockingPool* reading = nullptr;               // for other engines' counters; nullptr: they are read inline
+  virtio::EarlierIo* earlier_io = nullptr;       // nullptr: no engine was before this one
+  nvmf_target::TargetService* target = nullptr;  // nullptr: this engine has no exports
 };
 
 }  // namespace cleat::engine

@@ -100,6 +100,11 @@ void Controller::SetState(AttachedDisk& disk, AttachmentState state, const std::
 
 void Controller::Update(const ControllerSpec& spec) {
   spec_.revision = spec.revision;
+  if (spec.exported) {
+    spec_.exported = spec.exported;
+    guest_device_->HostsChanged();
+    Changed();
+  }
   if (spec_.last_disk == spec.last_disk) return;
   spec_.last_disk = spec.last_disk;
   spec_.last_disk_name = spec.last_disk_name;

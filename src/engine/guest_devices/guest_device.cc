@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/guest_devices/blk_guest_device.h"
+#include "engine/guest_devices/nvmf_guest_device.h"
 #include "engine/guest_devices/scsi_guest_device.h"
 
 namespace cleat::engine {
@@ -45,6 +46,8 @@ uint32_t QueuesOf(const ControllerSpec& spec) {
 std::unique_ptr<GuestDevice> MakeGuestDevice(ControllerContext& context, const ControllerSpec& spec,
                                              const std::vector<Reactor*>& reactors,
                                              vhost::Ownership& ownership, std::function<void()> on_change) {
+  if (spec.type == ControllerType::kNvmf)
+    return std::make_unique<NvmfGuestDevice>(context, spec, reactors, std::move(on_change));
   if (spec.type == ControllerType::kScsi) {
     return std::make_unique<ScsiGuestDevice>(context, spec, reactors, ownership, std::move(on_change));
   }

@@ -5,6 +5,7 @@
 //
 //   blk   one disk, which is the device: the endpoint lives while the disk is attached
 //   scsi  eight targets: the endpoint lives from Serve on, disks come and go under it
+//   nvmf  no endpoint: a subsystem of the engine's NVMe/TCP target
 //
 // A controller on standby has its disks and no endpoint, until Serve.
 //
@@ -52,6 +53,8 @@ class GuestDevice {
 
   // ControllerSpec::last_disk has changed.
   virtual void LastDiskChanged() {}
+  // Likewise of ControllerSpec::exported: who is let in.
+  virtual void HostsChanged() {}
   // See ControllerReport.
   virtual DiskIdentity next_disk() const { return {}; }
 

@@ -29,6 +29,7 @@
 #include "keys/kek_file.h"
 #include "keys/keyring.h"
 #include "modules/nvmf/login/login_line.h"
+#include "nvmf_target/target_service.h"
 #include "reactor/blocking.h"
 #include "reactor/stall_breaker.h"
 #include "vhost/library.h"
@@ -197,12 +198,14 @@ class Process {
       paths_,    settings_.kernel_tls};
   vhost::SocketEndpointFactory endpoints_{control_, mapping_, *parts_.library, &paths_};
   EarlierEngines earlier_{parts_.io->lifetime(), reading_};
+  nvmf_target::TargetService target_{control_, &descriptors_};
   Engine engine_{Engine::Parts{control_, parts_.io->reactors(), disks_, endpoints_, memories_, groups_,
                                clusters_, &parts_.io->counters(), &reading_, &descriptors_, &earlier_,
                                [this](DiscoverySpec discovery, DiscoverySeen seen, CancelToken& cancel) {
                                  return Discover(std::move(discovery), std::move(seen),
                                                  {*parts_.keyring, storage_, arithmetic_}, cancel);
-                               }}};
+                               },
+                               &target_}};
   CommandLink link_{control_, engine_, LinkOptions(settings_, parts_, paths_, reading_)};
   Watchdog watchdog_{control_, parts_.io->reactors(), parts_.manager.watchdog_ns(),
                      [this] { Tell(parts_.manager.Alive()); }};
@@ -232,6 +235,7 @@ Task<void> Process::ShutDown() {
   // A request that hangs - a cluster that does not answer - is not to keep the other disks from draining.
   link_.HangUp();
   co_await engine_.Shutdown();
+  co_await target_.Close();
   co_await link_.Stop();
   ceph_ended_ = co_await ceph_.End(kCephEndNs);
   co_await watchdog_.Stop();

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "engine/protocol/codec.h"
 #include "engine/protocol/codec_structs.h"
+#include "nvme/fabrics/names.h"
 
 namespace cleat::engine {
 namespace {
@@ -22,20 +23,36 @@ class Packer {
     PbController& out = controllers_.emplace_back();
     cleat__engine__v1__controller__init(&out);
     out.name = PbText(spec.name);
-    CLEAT_PB_SET(out, type,
-                 spec.type == ControllerType::kScsi
-                     ? CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_SCSI
-                     : CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK);
-    out.socket_path = PbText(spec.socket_path);
-    CLEAT_PB_SET(out, socket_mode,
-                 spec.socket_mode == SocketMode::kClient
-                     ? CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT
-                     : CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_SERVER);
+    CLEAT_PB_SET(out, type, TypeOf(spec.type));
+    if (spec.exported) {
+      out.exported = Add(*spec.exported);
+    } else {
+      out.socket_path = PbText(spec.socket_path);
+      CLEAT_PB_SET(out, socket_mode,
+                   spec.socket_mode == SocketMode::kClient
+                       ? CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT
+                       : CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_SERVER);
+    }
     CLEAT_PB_SET(out, queues, spec.queues);
     CLEAT_PB_SET(out, revision, spec.revision);
     if (!spec.group.empty()) out.group = PbText(spec.group);
     CLEAT_PB_SET(out, last_disk, spec.last_disk.value());
     if (spec.memory_pinned) CLEAT_PB_SET(out, memory_pinned, 1);
+    return &out;
+  }
+
+  // Without the hosts: there may be many, and cleatd has them.
+  PbExport* Add(const ExportSpec& spec) {
+    PbExport& out = exports_.emplace_back();
+    cleat__engine__v1__export__init(&out);
+    out.nqn = PbText(spec.nqn);
+    out.serial = PbText(spec.serial);
+    std::vector<char*>& pointers = address_pointers_.emplace_back();
+    for (const auto& address : spec.addresses)
+      pointers.push_back(PbText(addresses_.emplace_back(nvme::fabrics::TextOfAddress(address))));
+    out.n_addresses = pointers.size();
+    out.addresses = pointers.data();
+    CLEAT_PB_SET(out, hosts_revision, spec.hosts_revision);
     return &out;
   }
 
@@ -233,6 +250,9 @@ class Packer {
   }
 
  private:
+  static Cleat__Engine__V1__ControllerType TypeOf(ControllerType type) {
+    return static_cast<Cleat__Engine__V1__ControllerType>(static_cast<int>(type) + 1);
+  }
   static Cleat__Engine__V1__ControllerState StateOf(ControllerState state) {
     return static_cast<Cleat__Engine__V1__ControllerState>(static_cast<int>(state) + 1);
   }
@@ -244,6 +264,9 @@ class Packer {
   }
 
   std::deque<PbController> controllers_;
+  std::deque<PbExport> exports_;
+  std::deque<std::string> addresses_;
+  std::deque<std::vector<char*>> address_pointers_;
   std::deque<PbControllerStatus> controller_statuses_;
   std::deque<PbDisk> disks_;
   std::pmr::monotonic_buffer_resource backends_;
@@ -271,6 +294,10 @@ static_assert(static_cast<int>(StorageState::kStuck) + 1 ==
               CLEAT__ENGINE__V1__STORAGE_STATE__STORAGE_STATE_STUCK);
 static_assert(static_cast<int>(block::InDoubt::Policy::kAccept) + 1 ==
               CLEAT__ENGINE__V1__IN_DOUBT_POLICY__IN_DOUBT_POLICY_ACCEPT);
+static_assert(static_cast<int>(ControllerType::kBlk) + 1 ==
+              CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK);
+static_assert(static_cast<int>(ControllerType::kNvmf) + 1 ==
+              CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_NVMF);
 static_assert(static_cast<int>(ControllerState::kIdle) + 1 ==
               CLEAT__ENGINE__V1__CONTROLLER_STATE__CONTROLLER_STATE_IDLE);
 static_assert(static_cast<int>(ControllerState::kClosing) + 1 ==

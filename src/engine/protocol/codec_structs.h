@@ -27,6 +27,7 @@ namespace cleat::engine {
 using PbEnvelope = Cleat__Engine__V1__Envelope;
 using PbDisk = Cleat__Engine__V1__Disk;
 using PbController = Cleat__Engine__V1__Controller;
+using PbExport = Cleat__Engine__V1__Export;
 using PbAttachment = Cleat__Engine__V1__Attachment;
 using PbMemory = Cleat__Engine__V1__Memory;
 using PbEncryption = Cleat__Engine__V1__Encryption;

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log_request.h"
 #include "engine/protocol/codec.h"
 #include "engine/protocol/codec_structs.h"
 #include "keys/key_encryption_key.h"
+#include "nvme/fabrics/names.h"
 
 namespace cleat::engine {
 namespace {
+
+namespace fabrics = nvme::fabrics;
 
 // On the wire an enumeration is any number, and protobuf-c stores it as it comes; C++ may not even look at one that is no
 // enumerator as such.
@@ -23,6 +28,84 @@ uint32_t NumberOf(const Enumeration& value) {
   uint32_t number = 0;
   std::memcpy(&number, &value, sizeof(number));
   return number;
+}
+
+Result<std::vector<fabrics::TransportAddress>> ExportAddressesOf(std::span<char* const> texts,
+                                                                 const std::string& field) {
+  if (texts.empty() || texts.size() > kExportAddressesMax)
+    return Malformed(field + " has " + std::to_string(texts.size()) + ": 1 to " +
+                     std::to_string(kExportAddressesMax) + " are taken");
+  std::vector<fabrics::TransportAddress> addresses;
+  for (const char* const text : texts) {
+    auto address = fabrics::ParseTransportAddress(text);
+    if (!address) return Malformed(field + ": " + address.error().message);
+    if (std::ranges::find(addresses, *address) != addresses.end())
+      return Malformed(field + " has " + text + " twice");
+    addresses.push_back(*address);
+  }
+  return addresses;
+}
+
+Result<std::vector<std::string>> ExportHostsOf(std::span<char* const> texts, const std::string& field) {
+  if (texts.size() > kExportHostsMax)
+    return Malformed(field + " has " + std::to_string(texts.size()) + ": at most " +
+                     std::to_string(kExportHostsMax) + " are taken");
+  std::vector<std::string> hosts;
+  for (const char* const text : texts) {
+    if (const auto checked = fabrics::CheckNqn(text, field); !checked)
+      return Malformed(checked.error().message);
+    if (std::ranges::find(hosts, text) != hosts.end()) return Malformed(field + " has " + text + " twice");
+    hosts.emplace_back(text);
+  }
+  return hosts;
+}
+
+Result<ExportSpec> ExportOf(const std::string& controller, const PbExport* in) {
+  if (in == nullptr)
+    return Malformed(controller + " is of the type nvmf, and controller.exported is missing");
+  const auto field = [&controller](const char* name) { return controller + ": exported." + name; };
+  ExportSpec spec;
+  CLEAT_ASSIGN(spec.nqn, TextOf(in->nqn, "controller.exported.nqn"));
+  if (const auto checked = fabrics::CheckNqn(spec.nqn, field("nqn")); !checked)
+    return Malformed(checked.error().message);
+  if (spec.nqn == fabrics::kDiscoveryNqn)
+    return Malformed(field("nqn") + " is that of every discovery service");
+  CLEAT_ASSIGN(spec.serial, TextOf(in->serial, "controller.exported.serial"));
+  const bool printable = std::ranges::all_of(spec.serial, [](char c) { return c >= ' ' && c <= '~'; });
+  if (spec.serial.empty() || spec.serial.size() > kExportSerialBytesMax || !printable)
+    return Malformed(field("serial") + " is not 1 to " + std::to_string(kExportSerialBytesMax) +
+                     " printable ASCII characters");
+  CLEAT_ASSIGN(spec.addresses, ExportAddressesOf({in->addresses, in->n_addresses}, field("addresses")));
+  CLEAT_ASSIGN(spec.hosts, ExportHostsOf({in->hosts, in->n_hosts}, field("hosts")));
+  spec.hosts_revision = in->hosts_revision;
+  return spec;
+}
+
+// Of a controller that guests reach by a vhost-user socket.
+Status TakeSocket(const PbController& in, ControllerSpec& spec) {
+  if (in.exported != nullptr)
+    return Malformed(spec.name + ": only a controller of the type nvmf has controller.exported");
+  CLEAT_ASSIGN(spec.socket_path, TextOf(in.socket_path, "controller.socket_path"));
+  switch (NumberOf(in.socket_mode)) {
+    case CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT:
+      spec.socket_mode = SocketMode::kClient;
+      return Ok{};
+    case CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_SERVER:
+      spec.socket_mode = SocketMode::kServer;
+      return Ok{};
+    default:
+      return Malformed(spec.name + ": unknown socket mode");
+  }
+}
+
+// Of an export, which has none of what belongs to a socket.
+Status TakeExport(const PbController& in, ControllerSpec& spec) {
+  if (in.socket_path != nullptr && *in.socket_path != '\0')
+    return Malformed(spec.name + " is of the type nvmf, which has no controller.socket_path");
+  if (in.memory_pinned != 0)
+    return Malformed(spec.name + " is of the type nvmf, which has no controller.memory_pinned");
+  CLEAT_ASSIGN(spec.exported, ExportOf(spec.name, in.exported));
+  return Ok{};
 }
 
 Result<ControllerSpec> ControllerOf(const PbController* in) {
@@ -36,21 +119,14 @@ Result<ControllerSpec> ControllerOf(const PbController* in) {
     case CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_SCSI:
       spec.type = ControllerType::kScsi;
       break;
+    case CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_NVMF:
+      spec.type = ControllerType::kNvmf;
+      break;
     default:
       return Error(ErrorCode::kUnimplemented,
-                   spec.name + ": this engine knows controllers of the types blk and scsi only");
+                   spec.name + ": this engine knows controllers of the types blk, scsi and nvmf only");
   }
-  CLEAT_ASSIGN(spec.socket_path, TextOf(in->socket_path, "controller.socket_path"));
-  switch (NumberOf(in->socket_mode)) {
-    case CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_CLIENT:
-      spec.socket_mode = SocketMode::kClient;
-      break;
-    case CLEAT__ENGINE__V1__SOCKET_MODE__SOCKET_MODE_SERVER:
-      spec.socket_mode = SocketMode::kServer;
-      break;
-    default:
-      return Malformed(spec.name + ": unknown socket mode");
-  }
+  CLEAT_TRY(spec.type == ControllerType::kNvmf ? TakeExport(*in, spec) : TakeSocket(*in, spec));
   spec.queues = in->queues;
   spec.revision = in->revision;
   if (in->group != nullptr && *in->group != '\0') {
@@ -216,7 +292,8 @@ Result<Incoming> PutControllerOf(const PbEnvelope& in) {
 Result<HandOver> HandOverOf(const PbHandOver* in) {
   HandOver hand_over;
   if (in == nullptr) return hand_over;
-  if (in->n_disks > kTargetsMax) return Malformed("a hand-over of more disks than a controller has");
+  if (in->n_disks > std::max(kTargetsMax, kNamespacesMax))
+    return Malformed("a hand-over of more disks than a controller has");
   for (size_t i = 0; i < in->n_disks; ++i) {
     const PbDiskHandOver& disk = *in->disks[i];
     if (disk.n_buckets > kHandOverWordsMax) return Malformed("a hand-over of a disk with too many buckets");

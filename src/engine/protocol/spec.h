@@ -12,6 +12,7 @@
 #include "block/in_doubt.h"
 #include "engine/protocol/backend.h"
 #include "engine/protocol/ceph_report.h"
+#include "engine/protocol/export.h"
 #include "keys/data_key.h"
 #include "pool/extents.h"
 #include "qos/limits.h"
@@ -97,7 +98,7 @@ struct ClusterSpec {
   uint64_t revision = 0;  // of cleatd's intent
 };
 
-enum class ControllerType : uint8_t { kBlk, kScsi };
+enum class ControllerType : uint8_t { kBlk, kScsi, kNvmf };
 enum class SocketMode : uint8_t { kClient, kServer };
 
 struct ControllerSpec {
@@ -113,9 +114,14 @@ struct ControllerSpec {
   // attached.
   DiskIdentity last_disk;
   std::string last_disk_name;  // for messages
+  // Of a kNvmf controller, and of no other. That one has no socket, and `queues` is how many I/O queues each of its hosts gets at most.
+  std::optional<ExportSpec> exported;
 
-  // The same controller, whatever the revision of the intent, and whichever its last disk. A cleatd of before does not know of memory_pinned.
+  // The same controller, whatever the revision of the intent, whichever its last disk, and whichever hosts are let in. A cleatd of before does
+  // not know of memory_pinned.
   bool SameAs(const ControllerSpec& other) const {
+    if (exported.has_value() != other.exported.has_value()) return false;
+    if (exported && !exported->SameAs(*other.exported)) return false;
     return name == other.name && type == other.type && socket_path == other.socket_path &&
            socket_mode == other.socket_mode && queues == other.queues && group == other.group &&
            (memory_pinned == other.memory_pinned || revision == other.revision);

@@ -575,7 +575,7 @@ TEST(Codec, AnUnknownControllerTypeIsRefusedByName) {
   const auto incoming = Decode(bytes);
   ASSERT_FALSE(incoming.ok());
   EXPECT_EQ(incoming.error().code, ErrorCode::kUnimplemented);
-  EXPECT_NE(incoming.error().message.find("blk and scsi"), std::string::npos);
+  EXPECT_NE(incoming.error().message.find("blk, scsi and nvmf"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The guest device of an export, whose guests are hosts that reach it over NVMe/TCP: a subsystem of the engine's target. It is there as long
+// as its controller, and listens from Serve on; disks come and go as its namespaces, the one at target t with the NSID t + 1.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "engine/guest_devices/guest_device.h"
+#include "nvmf_target/target_service.h"
+
+namespace cleat::engine {
+
+class NvmfGuestDevice final : public GuestDevice {
+ public:
+  // `spec` is of an export; the context has a target.
+  NvmfGuestDevice(ControllerContext& context, const ControllerSpec& spec,
+                  const std::vector<Reactor*>& reactors, std::function<void()> on_change);
+  ~NvmfGuestDevice() override;
+
+  uint32_t targets() const override { return kNamespacesMax; }
+  void StandBy() override { taken_over_ = true; }  // nobody is let in before Serve
+  Status Serve() override;
+  // Hosts lose their connections, and come back to who serves it then.
+  Task<Status> Yield(uint64_t deadline_ns) override;
+  Task<void> Close() override;
+  Task<Status> Add(AttachedDisk& disk) override;
+  Task<void> Remove(AttachedDisk& disk, bool tell) override;
+  Task<void> Resized(AttachedDisk& disk) override;
+  void HostsChanged() override;
+  std::optional<vhost::EndpointStatus> status() const override;
+  const char* idle_reason() const override { return "its disks are attached first"; }
+
+ private:
+  const std::string& nqn() const { return spec_.exported->nqn; }
+  nvme::target::NamespaceShape ShapeOf(const AttachedDisk& disk) const;
+
+  nvmf_target::TargetService& target_;
+  const ControllerSpec& spec_;
+  const Status added_;       // to the target
+  bool taken_over_ = false;  // another engine serves, or has served, it
+};
+
+}  // namespace cleat::engine

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What hosts reach over NVMe/TCP: an NVM subsystem, whose namespaces are the disks of a controller of the type kNvmf. The disk at target t is
+// the namespace with the NSID t + 1. Plain values; any thread.
+//
+// Source: NVM Express Base Specification 2.0, 4.5 (names), 5.17.2.1 (the serial number, SN, of Identify Controller).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nvme/fabrics/names.h"
+
+namespace cleat::engine {
+
+// The codec has checked all of it.
+struct ExportSpec {
+  std::string nqn;     // the subsystem's; not the discovery service's
+  std::string serial;  // SN: 1 to kExportSerialBytesMax printable ASCII characters
+  std::vector<nvme::fabrics::TransportAddress>
+      addresses;                   // where the engine listens: 1 to kExportAddressesMax
+  std::vector<std::string> hosts;  // NQNs that are let in, at most kExportHostsMax; may be empty: nobody
+  uint64_t hosts_revision =
+      0;  // of cleatd's intent that says so; goes back with each report, which has no hosts
+
+  // The same export, whoever is let in: that changes while it is there.
+  bool SameAs(const ExportSpec& other) const {
+    return nqn == other.nqn && serial == other.serial && addresses == other.addresses;
+  }
+};
+
+// Limits, checked when a command comes in.
+inline constexpr size_t kExportAddressesMax = 8;
+inline constexpr size_t kExportHostsMax = 64;
+inline constexpr size_t kExportSerialBytesMax = 20;
+inline constexpr uint32_t kNamespacesMax = 64;  // of one export: its targets are 0 to 63
+
+}  // namespace cleat::engine

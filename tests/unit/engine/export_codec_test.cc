@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cleatd says of an export, as the engine reads it: whole, or refused by the name of what is wrong.
+#include <cleat/engine/v1/engine.pb-c.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/protocol/codec.h"
+
+namespace cleat::engine::export_codec_test {
+namespace {
+
+using Envelope = Cleat__Engine__V1__Envelope;
+
+struct Free {
+  void operator()(Envelope* envelope) const { cleat__engine__v1__envelope__free_unpacked(envelope, nullptr); }
+};
+using EnvelopePtr = std::unique_ptr<Envelope, Free>;
+
+EnvelopePtr Read(const std::vector<uint8_t>& bytes) {
+  return EnvelopePtr(cleat__engine__v1__envelope__unpack(nullptr, bytes.size(), bytes.data()));
+}
+
+std::string HostNqn(size_t number) {
+  return "nqn.2014-08.org.example:host" + std::to_string(number);
+}
+
+// A PutController as cleatd would send it, for tests to spoil.
+struct Request {
+  Result<Incoming> Decoded() {
+    Cleat__Engine__V1__Export exported = CLEAT__ENGINE__V1__EXPORT__INIT;
+    exported.nqn = nqn.data();
+    exported.serial = serial.data();
+    std::vector<char*> address_texts;
+    for (std::string& address : addresses) address_texts.push_back(address.data());
+    exported.n_addresses = address_texts.size();
+    exported.addresses = address_texts.data();
+    std::vector<char*> host_texts;
+    for (std::string& host : hosts) host_texts.push_back(host.data());
+    exported.n_hosts = host_texts.size();
+    exported.hosts = host_texts.data();
+    exported.has_hosts_revision = 1;
+    exported.hosts_revision = 12;
+    if (has_export) controller.exported = &exported;
+    controller.name = name.data();
+    controller.has_type = controller.has_queues = controller.has_revision = 1;
+    controller.queues = 8;
+    controller.revision = 7;
+    Cleat__Engine__V1__PutController put = CLEAT__ENGINE__V1__PUT_CONTROLLER__INIT;
+    put.controller = &controller;
+    Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+    envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_PUT_CONTROLLER;
+    envelope.put_controller = &put;
+    std::vector<uint8_t> bytes(cleat__engine__v1__envelope__get_packed_size(&envelope));
+    cleat__engine__v1__envelope__pack(&envelope, bytes.data());
+    return Decode(bytes);
+  }
+  ControllerSpec Spec() {
+    auto decoded = Decoded();
+    EXPECT_TRUE(decoded.ok()) << decoded.error().message;
+    return decoded.ok() ? std::get<PutControllerMessage>(decoded->body).controller : ControllerSpec();
+  }
+
+  std::string name = "controllers/db";
+  std::string nqn = "nqn.2014-08.org.nvmexpress:uuid:0c9ea5e5-3b0d-4b3f-8f4c-3ed1f9a0d0aa";
+  std::string serial = "0123456789abcdef0123";
+  std::vector<std::string> addresses = {"10.0.0.1:4420", "[::]:4421"};
+  std::vector<std::string> hosts = {HostNqn(1), HostNqn(2)};
+  bool has_export = true;
+  Cleat__Engine__V1__Controller controller = [] {
+    Cleat__Engine__V1__Controller init = CLEAT__ENGINE__V1__CONTROLLER__INIT;
+    init.type = CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_NVMF;
+    return init;
+  }();
+};
+
+TEST(ExportCodec, AnExportComesThroughWhole) {
+  const ControllerSpec spec = Request().Spec();
+  EXPECT_EQ(spec.type, ControllerType::kNvmf);
+  EXPECT_EQ(spec.queues, 8U);
+  EXPECT_EQ(spec.socket_path, "");
+  ASSERT_TRUE(spec.exported.has_value());
+  const Request sent;
+  EXPECT_EQ(spec.exported->nqn, sent.nqn);
+  EXPECT_EQ(spec.exported->serial, sent.serial);
+  ASSERT_EQ(spec.exported->addresses.size(), 2U);
+  EXPECT_EQ(nvme::fabrics::TextOfAddress(spec.exported->addresses[0]), "10.0.0.1:4420");
+  EXPECT_EQ(nvme::fabrics::TextOfAddress(spec.exported->addresses[1]), "[::]:4421");
+  EXPECT_EQ(spec.exported->hosts, sent.hosts);
+  EXPECT_EQ(spec.exported->hosts_revision, 12U);
+
+  Request nobody;
+  nobody.hosts.clear();
+  EXPECT_TRUE(nobody.Spec().exported->hosts.empty());
+}
+
+TEST(ExportCodec, AReportHasAllButTheHosts) {
+  ControllerReport report;
+  report.spec = Request().Spec();
+  report.state = ControllerState::kReady;
+  const EnvelopePtr told = Read(EncodeController(report));
+  const auto& controller = *told->status_event->controller->controller;
+  EXPECT_EQ(controller.type, CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_NVMF);
+  EXPECT_EQ(controller.socket_path, nullptr);
+  EXPECT_EQ(controller.has_socket_mode, 0);
+  ASSERT_NE(controller.exported, nullptr);
+  EXPECT_EQ(controller.exported->nqn, Request().nqn);
+  EXPECT_EQ(controller.exported->serial, Request().serial);
+  ASSERT_EQ(controller.exported->n_addresses, 2U);
+  EXPECT_STREQ(controller.exported->addresses[1], "[::]:4421");
+  EXPECT_EQ(controller.exported->n_hosts, 0U);
+  EXPECT_EQ(controller.exported->hosts_revision, 12U);
+}
+
+TEST(ExportCodec, HostsChangeAndNothingElseDoes) {
+  const ControllerSpec spec = Request().Spec();
+  ControllerSpec other = spec;
+  other.exported->hosts.clear();
+  other.exported->hosts_revision = 13;
+  EXPECT_TRUE(spec.SameAs(other));
+  other = spec;
+  other.exported->nqn += "0";
+  EXPECT_FALSE(spec.SameAs(other));
+  other = spec;
+  other.exported->serial += "0";
+  EXPECT_FALSE(spec.SameAs(other));
+  other = spec;
+  other.exported->addresses.pop_back();
+  EXPECT_FALSE(spec.SameAs(other));
+  other = spec;
+  other.exported.reset();
+  EXPECT_FALSE(spec.SameAs(other));
+  EXPECT_FALSE(other.SameAs(spec));
+}
+
+TEST(ExportCodec, TheMostThatIsTaken) {
+  Request request;
+  request.nqn = "nqn.2014-08.org.example:" + std::string(nvme::fabrics::kNqnBytesMax - 24, 'x');
+  request.addresses.clear();
+  for (size_t i = 0; i < kExportAddressesMax; ++i)
+    request.addresses.push_back("10.0.0.1:" + std::to_string(1000 + i));
+  request.hosts.clear();
+  for (size_t i = 0; i < kExportHostsMax; ++i) request.hosts.push_back(HostNqn(i));
+  const ControllerSpec spec = request.Spec();
+  ASSERT_TRUE(spec.exported.has_value());
+  EXPECT_EQ(spec.exported->addresses.size(), kExportAddressesMax);
+  EXPECT_EQ(spec.exported->hosts.size(), kExportHostsMax);
+}
+
+TEST(ExportCodec, WhatIsWrongIsRefusedByName) {
+  struct Case {
+    std::string message;
+    std::function<void(Request&)> spoil;
+  };
+  const std::vector<Case> cases = {
+      {"exported is missing", [](Request& r) { r.has_export = false; }},
+      {"exported.nqn", [](Request& r) { r.nqn = "iqn.2014-08.org.example:a"; }},
+      {"discovery service", [](Request& r) { r.nqn = nvme::fabrics::kDiscoveryNqn; }},
+      {"exported.serial", [](Request& r) { r.serial.clear(); }},
+      {"exported.serial", [](Request& r) { r.serial += "x"; }},
+      {"exported.serial", [](Request& r) { r.serial = "a\nb"; }},
+      {"exported.addresses has 0", [](Request& r) { r.addresses.clear(); }},
+      {"exported.addresses has 9",
+       [](Request& r) {
+         for (size_t i = 2; i <= kExportAddressesMax; ++i)
+           r.addresses.push_back("10.0.0.1:" + std::to_string(1000 + i));
+       }},
+      {"exported.addresses", [](Request& r) { r.addresses[0] = "target.example:4420"; }},
+      {"10.0.0.1 twice", [](Request& r) { r.addresses[1] = "10.0.0.1"; }},
+      {"exported.hosts", [](Request& r) { r.hosts[0] = "me"; }},
+      {"host1 twice", [](Request& r) { r.hosts[1] = r.hosts[0]; }},
+      {"exported.hosts has 65",
+       [](Request& r) {
+         for (size_t i = 3; i <= kExportHostsMax + 1; ++i) r.hosts.push_back(HostNqn(i));
+       }},
+      {"socket_path", [](Request& r) { r.controller.socket_path = r.name.data(); }},
+      {"memory_pinned", [](Request& r) { r.controller.has_memory_pinned = r.controller.memory_pinned = 1; }},
+      {"only a controller of the type nvmf",
+       [](Request& r) { r.controller.type = CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_BLK; }},
+  };
+  for (const Case& wrong : cases) {
+    Request request;
+    wrong.spoil(request);
+    const auto refused = request.Decoded();
+    ASSERT_FALSE(refused.ok()) << wrong.message;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument) << wrong.message;
+    EXPECT_NE(refused.error().message.find(wrong.message), std::string::npos) << refused.error().message;
+  }
+}
+
+// An export has more disks than any other controller, and its hand-over is one message.
+TEST(ExportCodec, TheHandOverOfAnExportWithAllItsDisksFits) {
+  HandOver given;
+  const std::vector<uint64_t> use(18, ~uint64_t{0});
+  const std::vector<uint64_t> cells(kReactorsReportedMax, 65535);
+  for (uint32_t target = 0; target < kNamespacesMax; ++target) given.disks.push_back({target, use, cells});
+  const EnvelopePtr reply = Read(EncodeReply(5, Ok{}, &given));
+  std::string name = "controllers/db";
+  Cleat__Engine__V1__TakeController take = CLEAT__ENGINE__V1__TAKE_CONTROLLER__INIT;
+  take.name = name.data();
+  take.hand_over = reply->reply->hand_over;
+  Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+  envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_TAKE_CONTROLLER;
+  envelope.take_controller = &take;
+  std::vector<uint8_t> bytes(cleat__engine__v1__envelope__get_packed_size(&envelope));
+  cleat__engine__v1__envelope__pack(&envelope, bytes.data());
+  const auto taken = Decode(bytes);
+  ASSERT_TRUE(taken.ok()) << taken.error().message;
+  EXPECT_EQ(std::get<TakeControllerMessage>(taken->body).hand_over.disks.size(), kNamespacesMax);
+}
+
+}  // namespace
+}  // namespace cleat::engine::export_codec_test
