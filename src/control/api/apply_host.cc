@@ -421,15 +421,18 @@ void ApplyHostCall::ApplyController(const v1::Controller& controller) {
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
   }
-  if (!SameSpec(present->spec(), *spec))
-    return ReportFailed(name, AlreadyExists(name, present->spec(), *spec));
-  if (LabelsOf(controller.labels()) == LabelsOf(present->labels()))
-    return Report(name, v1::APPLY_ACTION_UNCHANGED);
-  if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
+  const v1::ControllerSpec wanted = WithNqnOf(present->spec(), *spec);
+  v1::ControllerSpec with_hosts = present->spec();  // which alone may change
+  if (with_hosts.has_exported()) *with_hosts.mutable_exported()->mutable_hosts() = wanted.exported().hosts();
+  if (!SameSpec(with_hosts, wanted)) return ReportFailed(name, AlreadyExists(name, present->spec(), wanted));
   v1::UpdateControllerRequest update;
   *update.mutable_controller() = controller;
   update.mutable_controller()->clear_etag();
-  update.mutable_update_mask()->add_paths("labels");
+  if (!SameSpec(with_hosts, present->spec())) update.mutable_update_mask()->add_paths("spec.exported.hosts");
+  if (LabelsOf(controller.labels()) != LabelsOf(present->labels()))
+    update.mutable_update_mask()->add_paths("labels");
+  if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
+  if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
   const auto updated = RetryWhileBusy([&] { return state_.controllers().Update(update); });
   if (!updated.ok()) return ReportFailed(name, updated.error());
   Report(name, v1::APPLY_ACTION_UPDATED);

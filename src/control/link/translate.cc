@@ -104,15 +104,45 @@ engine::v1::InDoubt ToEngine(const v1::InDoubt& in_doubt) {
   return rule;
 }
 
-engine::v1::Controller ToEngine(const ControllerRow& row, uint32_t protocol) {
+namespace {
+
+engine::v1::ControllerType ToEngine(v1::ControllerType type) {
+  switch (type) {
+    case v1::CONTROLLER_TYPE_SCSI:
+      return engine::v1::CONTROLLER_TYPE_SCSI;
+    case v1::CONTROLLER_TYPE_NVMF:
+      return engine::v1::CONTROLLER_TYPE_NVMF;
+    default:
+      return engine::v1::CONTROLLER_TYPE_BLK;
+  }
+}
+
+engine::v1::Export ExportOf(const ControllerIntent& intent) {
+  const v1::ExportSpec& spec = intent.row.spec.exported();
+  engine::v1::Export exported;
+  exported.set_nqn(spec.nqn());
+  exported.set_serial(intent.serial);
+  *exported.mutable_addresses() = spec.addresses();
+  for (const v1::ExportHost& host : spec.hosts()) exported.add_hosts(host.nqn());
+  exported.set_hosts_revision(intent.row.hosts_revision);
+  return exported;
+}
+
+}  // namespace
+
+engine::v1::Controller ToEngine(const ControllerIntent& intent, uint32_t protocol) {
+  const ControllerRow& row = intent.row;
   engine::v1::Controller controller;
   controller.set_name(ControllerName(row.id));
-  controller.set_type(row.spec.type() == v1::CONTROLLER_TYPE_SCSI ? engine::v1::CONTROLLER_TYPE_SCSI
-                                                                  : engine::v1::CONTROLLER_TYPE_BLK);
-  controller.set_socket_path(row.spec.socket_path());
-  controller.set_socket_mode(row.spec.socket_mode() == v1::SOCKET_MODE_SERVER
-                                 ? engine::v1::SOCKET_MODE_SERVER
-                                 : engine::v1::SOCKET_MODE_CLIENT);
+  controller.set_type(ToEngine(row.spec.type()));
+  if (row.spec.has_exported()) {
+    *controller.mutable_exported() = ExportOf(intent);
+  } else {
+    controller.set_socket_path(row.spec.socket_path());
+    controller.set_socket_mode(row.spec.socket_mode() == v1::SOCKET_MODE_SERVER
+                                   ? engine::v1::SOCKET_MODE_SERVER
+                                   : engine::v1::SOCKET_MODE_CLIENT);
+  }
   controller.set_queues(row.spec.queues());
   controller.set_revision(row.revision);
   if (!row.spec.group().empty()) controller.set_group(row.spec.group());
@@ -170,6 +200,17 @@ engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protoco
   if (mode == v1::ATTACHMENT_MODE_INCOMING || mode == v1::ATTACHMENT_MODE_OUTGOING)
     attachment.set_incoming(true);
   return attachment;
+}
+
+v1::ControllerType FromEngine(engine::v1::ControllerType type) {
+  switch (type) {
+    case engine::v1::CONTROLLER_TYPE_SCSI:
+      return v1::CONTROLLER_TYPE_SCSI;
+    case engine::v1::CONTROLLER_TYPE_NVMF:
+      return v1::CONTROLLER_TYPE_NVMF;
+    default:
+      return v1::CONTROLLER_TYPE_BLK;
+  }
 }
 
 Status FromEngine(const engine::v1::Reply& reply) {

@@ -17,12 +17,13 @@ engine::v1::Cluster ToEngine(const ClusterRow& row);
 engine::v1::Group ToEngine(const GroupRow& row);
 engine::v1::InDoubt ToEngine(const v1::InDoubt& in_doubt);
 // For an engine that speaks that version of the protocol: without what came later.
-engine::v1::Controller ToEngine(const ControllerRow& row, uint32_t protocol);
+engine::v1::Controller ToEngine(const ControllerIntent& intent, uint32_t protocol);
 engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protocol);
 
 // A code that this version does not know becomes kInternal.
 Status FromEngine(const engine::v1::Reply& reply);
 v1::ControllerStatus FromEngine(const engine::v1::ControllerStatus& status);
+v1::ControllerType FromEngine(engine::v1::ControllerType type);
 v1::AttachmentState FromEngine(engine::v1::AttachmentState state);
 v1::CephStatus FromEngine(const engine::v1::CephStatus& status);
 // Its storage is open: its size and limits are what they will be, whoever owns it.

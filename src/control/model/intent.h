@@ -48,6 +48,7 @@ struct ControllerIntent {
   uint32_t group_slot = 0;                    // when it is in a group
   std::vector<AttachmentIntent> attachments;  // tombstones too
   std::set<std::string> prepared_on;          // engines on which it is to stand by
+  std::string serial;                         // of an NVMF controller: its subsystem's serial number
 };
 
 // How an engine names an attachment. Revision 0 means any.

@@ -52,6 +52,10 @@ inline constexpr size_t kLabelsMax = 32;
 inline constexpr size_t kLabelKeyBytesMax = 63;
 inline constexpr size_t kLabelValueBytesMax = 256;
 inline constexpr uint32_t kScsiTargets = 8;
+inline constexpr uint32_t kExportTargets = 64;  // of an NVMF controller: namespaces
+inline constexpr uint32_t kExportQueuesDefault = 8;
+inline constexpr size_t kExportAddressesMax = 8;
+inline constexpr size_t kExportHostsMax = 64;
 inline constexpr int kUpgradeFailuresMax = 64;  // that an UpgradeStatus names
 // Versions of the protocol with the engines, from which on
 inline constexpr uint32_t kProtocolMoves = 2;       // controllers can be moved
@@ -63,6 +67,7 @@ inline constexpr uint32_t kProtocolSecrets = 6;       // engines know that subsy
 inline constexpr uint32_t kProtocolReservations = 7;  // disks keep other hosts from writing
 inline constexpr uint32_t kProtocolDiscovery = 8;     // engines ask discovery services
 inline constexpr uint32_t kProtocolWatching = 9;      // with secrets; watch them; and end when told to
+inline constexpr uint32_t kProtocolExports = 10;      // hosts reach disks over NVMe/TCP
 
 using Labels = std::map<std::string, std::string>;
 
@@ -155,6 +160,8 @@ struct ControllerRow {
   // (engine/guest_devices/swap_guard.h). Not known: none but the one that is attached.
   DiskIdentity last_disk;
   std::string last_disk_name;  // "disks/ID", as it was then; empty: not known
+  // Of an NVMF controller: intent_revision of the last change of its hosts. The engine says which ones it knows. 0: of another type.
+  uint64_t hosts_revision = 0;
 };
 
 struct AttachmentRow {

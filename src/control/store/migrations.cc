@@ -114,6 +114,14 @@ constexpr char kGoTo13[] = R"(
     id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, labels TEXT NOT NULL,
     intent_revision INTEGER NOT NULL, reservation_family INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
 
+// As for 3.
+constexpr char kGoTo14[] = R"(
+  ALTER TABLE controllers RENAME TO controllers13;
+  CREATE TABLE controllers (
+    id TEXT PRIMARY KEY, spec BLOB NOT NULL, revision INTEGER NOT NULL, deleting INTEGER NOT NULL,
+    engine TEXT NOT NULL, labels TEXT NOT NULL, intent_revision INTEGER NOT NULL, last_disk INTEGER NOT NULL,
+    last_disk_name TEXT NOT NULL, hosts_revision INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;)";
+
 class Migrator {
  public:
   Migrator(sqlite3* db, const std::string& path) : db_(db), path_(path) {}
@@ -324,13 +332,24 @@ Status GoTo13(Migrator& m) {
   return m.Execute("DROP TABLE subsystems12");
 }
 
+// Version 14: controllers may be exports, and their hosts have a revision. A cleatd of before would take an export for a virtio-blk device
+// without a socket; so it has to refuse the store.
+Status GoTo14(Migrator& m) {
+  CLEAT_TRY(m.Execute(kGoTo14));
+  CLEAT_TRY(AddColumn(m, "controller",
+                      "SELECT id, spec, revision, deleting, engine, labels, intent_revision, last_disk, "
+                      "last_disk_name, sum FROM controllers13",
+                      9, "INSERT INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+  return m.Execute("DROP TABLE controllers13");
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
-constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2},   {3, GoTo3},  {4, GoTo4}, {5, GoTo5},
-                           {6, GoTo6},         {7, GoTo7},   {8, GoTo8},  {9, GoTo9}, {10, GoTo10},
-                           {11, GoTo11},       {12, GoTo12}, {13, GoTo13}};
+constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2},   {3, GoTo3},   {4, GoTo4},  {5, GoTo5},
+                           {6, GoTo6},         {7, GoTo7},   {8, GoTo8},   {9, GoTo9},  {10, GoTo10},
+                           {11, GoTo11},       {12, GoTo12}, {13, GoTo13}, {14, GoTo14}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

@@ -126,7 +126,8 @@ std::vector<SqlValue> ValuesOf(const ControllerRow& row) {
           JoinLabels(row.labels),
           row.intent_revision,
           row.last_disk.value(),
-          row.last_disk_name};
+          row.last_disk_name,
+          row.hosts_revision};
 }
 
 std::vector<SqlValue> ValuesOf(const AttachmentRow& row) {
@@ -213,6 +214,7 @@ bool ReadRow(SqlRun& run, ControllerRow& row) {
   row.intent_revision = run.Number(6);
   row.last_disk = DiskIdentity(run.Number(7));
   row.last_disk_name = run.Bytes(8);
+  row.hosts_revision = run.Number(9);
   return row.spec.ParseFromString(run.Bytes(1)) && IsId(row.id);
 }
 

@@ -64,11 +64,11 @@ struct StoredAs<PoolRow> {
 };
 template <>
 struct StoredAs<ControllerRow> {
-  static constexpr char kPut[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+  static constexpr char kPut[] = "REPLACE INTO controllers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
   static constexpr char kLoad[] =
-      "SELECT id, spec, revision, deleting, engine, labels, intent_revision, last_disk, last_disk_name, sum "
-      "FROM controllers";
-  static constexpr int kColumns = 9;
+      "SELECT id, spec, revision, deleting, engine, labels, intent_revision, last_disk, last_disk_name, "
+      "hosts_revision, sum FROM controllers";
+  static constexpr int kColumns = 10;
 };
 template <>
 struct StoredAs<AttachmentRow> {

@@ -193,23 +193,37 @@ Result<v1::DiskSpec> CompleteDiskSpec(std::string_view id, v1::DiskSpec spec) {
   return spec;
 }
 
+namespace {
+
+// Of a controller that a guest reaches by a vhost-user socket.
+Status CompleteSocket(const std::string& controller, v1::ControllerSpec& spec) {
+  if (spec.has_exported()) {
+    return Invalid(controller, "spec.exported",
+                   fmt::format("{}: exported is there: only an NVMF controller has it", controller));
+  }
+  if (spec.socket_mode() == v1::SOCKET_MODE_UNSPECIFIED) spec.set_socket_mode(v1::SOCKET_MODE_CLIENT);
+  const bool mode_known = v1::SocketMode_IsValid(spec.socket_mode());
+  CLEAT_TRY(CheckEnum(controller, "socket_mode", spec.socket_mode(), mode_known));
+  CLEAT_ASSIGN(auto path, CompletePath(controller, "socket_path", spec.socket_path(), kSocketPathBytesMax));
+  spec.set_socket_path(path);
+  return Ok{};
+}
+
+}  // namespace
+
 Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::ControllerSpec spec) {
   const std::string controller = ControllerName(id);
   if (spec.type() == v1::CONTROLLER_TYPE_UNSPECIFIED) spec.set_type(v1::CONTROLLER_TYPE_BLK);
-  if (spec.socket_mode() == v1::SOCKET_MODE_UNSPECIFIED) spec.set_socket_mode(v1::SOCKET_MODE_CLIENT);
-  if (spec.queues() == 0) spec.set_queues(1);
-
+  const bool exported = spec.type() == v1::CONTROLLER_TYPE_NVMF;
+  if (spec.queues() == 0) spec.set_queues(exported ? kExportQueuesDefault : 1);
   const bool type_known = v1::ControllerType_IsValid(spec.type());
   CLEAT_TRY(CheckEnum(controller, "type", spec.type(), type_known));
-  const bool mode_known = v1::SocketMode_IsValid(spec.socket_mode());
-  CLEAT_TRY(CheckEnum(controller, "socket_mode", spec.socket_mode(), mode_known));
+  CLEAT_TRY(exported ? CompleteExportSpec(controller, &spec) : CompleteSocket(controller, spec));
   if (spec.queues() > kQueuesMax) {
     return Invalid(
         controller, "spec.queues",
         fmt::format("{}: queues is {}: it must be 1 to {}", controller, spec.queues(), kQueuesMax));
   }
-  CLEAT_ASSIGN(auto path, CompletePath(controller, "socket_path", spec.socket_path(), kSocketPathBytesMax));
-  spec.set_socket_path(path);
   if (!spec.engine().empty()) {
     auto engine = ParseEngineName(spec.engine());
     if (!engine.ok())
@@ -226,6 +240,17 @@ Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::Contr
   return spec;
 }
 
+uint32_t TargetsOf(v1::ControllerType type) {
+  switch (type) {
+    case v1::CONTROLLER_TYPE_SCSI:
+      return kScsiTargets;
+    case v1::CONTROLLER_TYPE_NVMF:
+      return kExportTargets;
+    default:
+      return 1;
+  }
+}
+
 Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,
                                                   v1::ControllerType type) {
   auto disk = ParseDiskName(spec.disk());
@@ -235,13 +260,20 @@ Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::Att
         name, "spec.target",
         fmt::format("{}: target is {}: a BLK controller has one disk, at target 0", name, spec.target()));
   }
-  if (spec.target() >= kScsiTargets) {
+  if (spec.target() >= TargetsOf(type)) {
     return Invalid(
         name, "spec.target",
-        fmt::format("{}: target is {}: it must be 0 to {}", name, spec.target(), kScsiTargets - 1));
+        fmt::format("{}: target is {}: it must be 0 to {}", name, spec.target(), TargetsOf(type) - 1));
   }
   const bool mode_known = v1::AttachmentMode_IsValid(spec.mode());
   CLEAT_TRY(CheckEnum(name, "mode", spec.mode(), mode_known));
+  if (spec.mode() == v1::ATTACHMENT_MODE_INCOMING && type == v1::CONTROLLER_TYPE_NVMF) {
+    return Invalid(
+        name, "spec.mode",
+        fmt::format("{}: mode is INCOMING: no VM migrates with an NVMF controller, whose disks are "
+                    "attached as ACTIVE",
+                    name));
+  }
   if (spec.mode() != v1::ATTACHMENT_MODE_INCOMING) spec.set_mode(v1::ATTACHMENT_MODE_ACTIVE);
   return spec;
 }

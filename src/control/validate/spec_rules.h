@@ -30,6 +30,14 @@ bool HasReservations(const v1::SubsystemSpec& spec);
 v1::SubsystemSpec WithHostOf(const v1::SubsystemSpec& present, v1::SubsystemSpec spec);
 Result<v1::GroupSpec> CompleteGroupSpec(std::string_view id, v1::GroupSpec spec);
 Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::ControllerSpec spec);
+// The part of it that an NVMF controller alone has; its NQN may still be missing.
+Status CompleteExportSpec(std::string_view controller, v1::ControllerSpec* spec);
+// In the order of their NQNs, so that there is one way to say the same.
+Status CompleteExportHosts(std::string_view controller, v1::ExportSpec* spec);
+// The spec of an export, with the NQN of `present` where it has none itself.
+v1::ControllerSpec WithNqnOf(const v1::ControllerSpec& present, v1::ControllerSpec spec);
+// How many disks a controller has at most.
+uint32_t TargetsOf(v1::ControllerType type);
 Result<v1::AttachmentSpec> CompleteAttachmentSpec(std::string_view name, v1::AttachmentSpec spec,
                                                   v1::ControllerType type);
 // Whether that was asked for before. What a migration has made of its mode since is no difference: one that was INCOMING

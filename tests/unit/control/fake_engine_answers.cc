@@ -310,8 +310,8 @@ engine::v1::Reply FakeEngine::DoTake(Datagram& request) {
     status.set_state(engine::v1::ATTACHMENT_STATE_ACTIVE);
     disks = true;
   }
-  const bool scsi = found->second.controller().type() == engine::v1::CONTROLLER_TYPE_SCSI;
-  SetState(name, disks || scsi ? engine::v1::CONTROLLER_STATE_CONNECTING : engine::v1::CONTROLLER_STATE_IDLE);
+  const bool blk = found->second.controller().type() == engine::v1::CONTROLLER_TYPE_BLK;
+  SetState(name, disks || !blk ? engine::v1::CONTROLLER_STATE_CONNECTING : engine::v1::CONTROLLER_STATE_IDLE);
   return Good();
 }
 

@@ -383,9 +383,10 @@ TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
 // ---- Meeting ----
 
 TEST_F(ReconcilerTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
-  engine_.set_protocol(10);
+  engine_.set_protocol(11);
   EXPECT_FALSE(engine_.Connect());
-  EXPECT_NE(engine_.refusal().find("versions 1 to 9, the engine 10"), std::string::npos) << engine_.refusal();
+  EXPECT_NE(engine_.refusal().find("versions 1 to 10, the engine 11"), std::string::npos)
+      << engine_.refusal();
 }
 
 TEST_F(ReconcilerTest, ASecondLiveEngineOfTheSameNameIsRefused) {

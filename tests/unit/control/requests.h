@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cleat/v1/cleat.pb.h"
 #include "control/model/names.h"
@@ -77,6 +78,30 @@ inline v1::CreateControllerRequest NewController(const std::string& id, const st
   v1::CreateControllerRequest request;
   request.set_controller_id(id);
   request.mutable_controller()->mutable_spec()->set_socket_path(socket.empty() ? "/run/vm/" + id : socket);
+  return request;
+}
+
+inline constexpr char kHostOne[] = "nqn.2014-08.org.example:host1";
+inline constexpr char kHostTwo[] = "nqn.2014-08.org.example:host2";
+
+// An export that lets in kHostOne.
+inline v1::CreateControllerRequest NewExport(const std::string& id, const std::string& nqn = {}) {
+  v1::CreateControllerRequest request;
+  request.set_controller_id(id);
+  v1::ControllerSpec& spec = *request.mutable_controller()->mutable_spec();
+  spec.set_type(v1::CONTROLLER_TYPE_NVMF);
+  spec.mutable_exported()->set_nqn(nqn);
+  spec.mutable_exported()->add_addresses("10.0.0.1");
+  spec.mutable_exported()->add_hosts()->set_nqn(kHostOne);
+  return request;
+}
+
+inline v1::UpdateControllerRequest LetIn(const std::string& id, const std::vector<std::string>& hosts) {
+  v1::UpdateControllerRequest request;
+  request.mutable_controller()->set_name(ControllerName(id));
+  v1::ExportSpec& spec = *request.mutable_controller()->mutable_spec()->mutable_exported();
+  for (const std::string& host : hosts) spec.add_hosts()->set_nqn(host);
+  request.mutable_update_mask()->add_paths("spec.exported.hosts");
   return request;
 }
 

@@ -22,6 +22,8 @@ bool IsUnclaimed(const std::vector<LostRevisions>& lost, const ControllerIntent&
   if (view.actual) {
     const uint64_t revision = view.actual->controller().revision();
     if (!intent.exists || intent.row.revision != revision) note(revision);
+    if (intent.exists && !KnowsHosts(intent, view))
+      note(view.actual->controller().exported().hosts_revision());
   }
   uint64_t spoken = intent.exists ? intent.row.intent_revision : 0;
   for (const AttachmentIntent& attachment : intent.attachments)
@@ -51,8 +53,10 @@ v1::ControllerSpec SpecOf(const ControllerView& view) {
   spec.set_socket_path(known.socket_path());
   spec.set_queues(known.queues());
   spec.set_memory_pinned(known.memory_pinned());
-  spec.set_type(known.type() == engine::v1::CONTROLLER_TYPE_SCSI ? v1::CONTROLLER_TYPE_SCSI
-                                                                 : v1::CONTROLLER_TYPE_BLK);
+  spec.set_type(FromEngine(known.type()));
+  if (!known.has_exported()) return spec;
+  spec.mutable_exported()->set_nqn(known.exported().nqn());  // its hosts are not reported
+  *spec.mutable_exported()->mutable_addresses() = known.exported().addresses();
   return spec;
 }
 

@@ -142,8 +142,8 @@ std::vector<Step> PlanSteps(const ControllerIntent& intent, const EngineView& en
     return steps;
   }
   const bool ready = view.request.Ready(now_ns);
-  // The engine is told the last disk before it gets the next one.
-  if (IsBehindLastDisk(intent, view)) {
+  // The engine is told the last disk before it gets the next one, and before anything else who is let in.
+  if (IsBehindLastDisk(intent, view) || !KnowsHosts(intent, view)) {
     if (ready) steps.push_back({.kind = Step::Kind::kPutController, .standby = wanted.standby});
     return steps;
   }

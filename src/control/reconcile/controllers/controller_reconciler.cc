@@ -246,32 +246,47 @@ void ControllerReconciler::AttachOrWait(EngineView& engine, const std::string& c
 
 void ControllerReconciler::AskPut(EngineView& engine, const std::string& controller,
                                   const ControllerIntent& intent, bool standby) {
+  if (intent.row.spec.has_exported() && engine.info.protocol < kProtocolExports)
+    return RefuseExport(engine, controller);
   ControllerRequests::Request request;
   engine::v1::PutController& put = *request.envelope.mutable_put_controller();
-  *put.mutable_controller() = ToEngine(intent.row, engine.info.protocol);
+  *put.mutable_controller() = ToEngine(intent, engine.info.protocol);
   if (standby) put.set_standby(true);
   const bool existed = engine.controllers[controller].actual.has_value();
   parts_.requests.Ask(engine, controller, std::move(request),
-                      [this, standby, existed, row = intent.row](EngineView& answered, ControllerView& view,
-                                                                 const engine::v1::Reply& reply) {
+                      [this, standby, existed, controller, told = put.controller()](
+                          EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
                         const Status status = FromEngine(reply);
-                        if (status.ok()) return OnPut(answered, view, row, standby);
-                        // A controller that the engine already had stays as it was: the request only told it its last disk.
+                        if (status.ok()) return OnPut(answered, view, controller, told, standby);
+                        // A controller that the engine already had stays as it was: the request only told it its last disk, or its hosts.
                         if (!existed) view.actual.reset();
-                        parts_.requests.FailController(answered, view, row.id, "PutController", status);
+                        parts_.requests.FailController(answered, view, controller, "PutController", status);
                       });
 }
 
-void ControllerReconciler::OnPut(EngineView& engine, ControllerView& view, const ControllerRow& row,
-                                 bool standby) {
+void ControllerReconciler::RefuseExport(EngineView& engine, const std::string& controller) {
+  ControllerView& view = engine.controllers[controller];
+  view.last_error = fmt::format(
+      "{} (version {}, protocol {}) can't export disks over NVMe/TCP, which takes protocol {}: upgrade the "
+      "engine (cleatctl engine upgrade), or stop it and start the new one under the same name (--name {})",
+      EngineName(engine.info.id), engine.info.version, engine.info.protocol, kProtocolExports,
+      engine.info.id);
+  parts_.requests.FailController(engine, view, controller, "PutController",
+                                 Error(ErrorCode::kFailedPrecondition, view.last_error));
+}
+
+void ControllerReconciler::OnPut(EngineView& engine, ControllerView& view, const std::string& controller,
+                                 const engine::v1::Controller& put, bool standby) {
   view.request.Done();
   // Usually an event has told the controller's state already.
   if (!view.actual) {
     view.actual.emplace().set_state(standby ? engine::v1::CONTROLLER_STATE_STANDBY
                                             : engine::v1::CONTROLLER_STATE_IDLE);
   }
-  *view.actual->mutable_controller() = ToEngine(row, engine.info.protocol);
-  context_.state.controllers().Report(engine.info.id, row.id, FromEngine(*view.actual));
+  *view.actual->mutable_controller() = put;
+  if (put.has_exported())
+    view.actual->mutable_controller()->mutable_exported()->clear_hosts();  // as in reports
+  context_.state.controllers().Report(engine.info.id, controller, FromEngine(*view.actual));
 }
 
 void ControllerReconciler::AskServe(EngineView& engine, const std::string& controller) {

@@ -66,7 +66,10 @@ class ControllerReconciler {
   void AttachOrWait(EngineView& engine, const std::string& controller, const Step& step);
   void AskPut(EngineView& engine, const std::string& controller, const ControllerIntent& intent,
               bool standby);
-  void OnPut(EngineView& engine, ControllerView& view, const ControllerRow& row, bool standby);
+  void OnPut(EngineView& engine, ControllerView& view, const std::string& controller,
+             const engine::v1::Controller& put, bool standby);
+  // An export is nothing for an engine of before.
+  void RefuseExport(EngineView& engine, const std::string& controller);
   void AskServe(EngineView& engine, const std::string& controller);
   void AskDelete(EngineView& engine, const std::string& controller);
   void OnDeleted(EngineView& engine, ControllerView& view);

@@ -49,8 +49,14 @@ bool IsHeldBack(const ControllerIntent& intent, const ControllerView& view) {
   const bool unproven = std::ranges::any_of(view.unproven, [&](uint32_t target) {
     return FindLive(intent, target) != nullptr || view.attachments.contains(target);
   });
-  return view.actual->controller().type() == engine::v1::CONTROLLER_TYPE_SCSI &&
+  const engine::v1::ControllerType type = view.actual->controller().type();
+  return (type == engine::v1::CONTROLLER_TYPE_SCSI || type == engine::v1::CONTROLLER_TYPE_NVMF) &&
          view.actual->state() == engine::v1::CONTROLLER_STATE_IDLE && !view.targets.AnyBusy() && !unproven;
+}
+
+bool KnowsHosts(const ControllerIntent& intent, const ControllerView& view) {
+  if (!intent.row.spec.has_exported() || !view.actual) return true;
+  return view.actual->controller().exported().hosts_revision() == intent.row.hosts_revision;
 }
 
 std::string GroupOf(const ControllerView& view) {
@@ -117,7 +123,8 @@ bool Serves(const ControllerView& view) {
 
 bool IsPrepared(const ControllerIntent& intent, const ControllerView* here, const ControllerView& there) {
   if (!StandsBy(there) || there.request.busy() || there.targets.AnyBusy()) return false;
-  if (there.actual->controller().revision() != intent.row.revision) return false;
+  if (there.actual->controller().revision() != intent.row.revision || !KnowsHosts(intent, there))
+    return false;
   for (const auto& [target, status] : there.attachments) {
     const AttachmentIntent* live = FindLive(intent, target);
     if (live == nullptr || live->row.revision != status.attachment().revision()) return false;

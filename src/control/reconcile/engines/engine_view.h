@@ -75,7 +75,10 @@ std::string GroupOf(const ControllerView& view);
 bool StandsBy(const ControllerView& view);
 // Whether the controller owns its disks, and its guest may be there.
 bool Serves(const ControllerView& view);
-// Whether this is a SCSI controller that the engine doesn't serve yet, none of whose disks is being asked for or has to wait for its
+// Whether the engine lets in those hosts of an export that it is to let in; true of any other controller, and of one that it does not have.
+bool KnowsHosts(const ControllerIntent& intent, const ControllerView& view);
+
+// Whether this is a SCSI or NVMF controller that the engine doesn't serve yet, none of whose disks is being asked for or has to wait for its
 // last owner's writes. A guest that goes on after an engine's restart would take disks that are still to come for gone. A disk that is
 // detached and that the engine does not have is not waited for, also before its row is forgotten.
 bool IsHeldBack(const ControllerIntent& intent, const ControllerView& view);

@@ -16,7 +16,10 @@ bool IsForeign(const engine::v1::Inventory& inventory, const OwnStore& own) {
   const auto& attachments = inventory.attachments();
   return std::any_of(attachments.begin(), attachments.end(), is_others) ||
          std::any_of(inventory.controllers().begin(), inventory.controllers().end(),
-                     [&](const auto& c) { return c.controller().revision() > newest_revision; }) ||
+                     [&](const auto& c) {
+                       return std::max(c.controller().revision(),
+                                       c.controller().exported().hosts_revision()) > newest_revision;
+                     }) ||
          std::any_of(inventory.groups().begin(), inventory.groups().end(),
                      [&](const auto& g) { return g.limits().revision() > newest_revision; }) ||
          std::any_of(inventory.clusters().begin(), inventory.clusters().end(),
@@ -32,6 +35,7 @@ HeldByEngine HeldIn(const engine::v1::Inventory& inventory) {
   };
   for (const auto& status : inventory.controllers()) {
     note(status.controller().revision());
+    note(status.controller().exported().hosts_revision());
     const auto id = ParseControllerName(status.controller().name());
     ControllerView view;
     view.actual = status;

@@ -207,14 +207,15 @@ Status Attachments::CheckDisk(const std::string& name, const v1::AttachmentSpec&
 
 // The lowest; those that are being detached have theirs still.
 Result<uint32_t> Attachments::FreeTarget(const ControllerEntry& controller, const std::string& name) const {
-  if (controller.row.spec.type() == v1::CONTROLLER_TYPE_BLK) return 0U;
+  const uint32_t targets = TargetsOf(controller.row.spec.type());
+  if (targets == 1) return 0U;
   std::set<uint32_t> taken;
   const AttachmentEntry* leaving = nullptr;
   for (const auto& [id, entry] : controller.attachments) {
     taken.insert(entry.row.spec.target());
     if (entry.row.deleting) leaving = &entry;
   }
-  for (uint32_t target = 0; target < kScsiTargets; ++target) {
+  for (uint32_t target = 0; target < targets; ++target) {
     if (!taken.contains(target)) return target;
   }
   const std::string parent = ControllerName(controller.row.id);
@@ -226,8 +227,8 @@ Result<uint32_t> Attachments::FreeTarget(const ControllerEntry& controller, cons
   return RefuseFor(
       name, v1::REASON_TOO_MANY_RESOURCES,
       fmt::format("{}: {} has {} disks, which is the most: detach one, or use another controller", name,
-                  parent, kScsiTargets),
-      {{"limit", std::to_string(kScsiTargets)}});
+                  parent, targets),
+      {{"limit", std::to_string(targets)}});
 }
 
 // ---- Detaching

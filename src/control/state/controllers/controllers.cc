@@ -2,7 +2,9 @@
 #include "control/state/controllers/controllers.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "base/log.h"
@@ -12,8 +14,43 @@
 #include "control/state/writes/update_mask.h"
 #include "control/validate/backends.h"
 #include "control/validate/spec_rules.h"
+#include "nvme/fabrics/names.h"
 
 namespace cleat::control {
+namespace {
+
+// What no two controllers have: a socket, or an NQN; for people, too.
+std::string ReachOf(const v1::ControllerSpec& spec) {
+  return spec.has_exported() ? fmt::format("NQN '{}'", spec.exported().nqn())
+                             : fmt::format("socket '{}'", spec.socket_path());
+}
+
+// Random, since machine identifiers are copied with machines, and hosts take two subsystems of one name for the same.
+Result<std::string> DrawNqn() {
+  nvme::fabrics::Uuid uuid{};
+  if (getrandom(uuid.data(), uuid.size(), 0) != static_cast<ssize_t>(uuid.size()))
+    return ErrnoError(errno, "drawing an NQN");
+  // The form of a UUID whose bits mean nothing (RFC 4122, 4.4).
+  uuid[6] = static_cast<uint8_t>((uuid[6] & 0x0fU) | 0x40U);
+  uuid[8] = static_cast<uint8_t>((uuid[8] & 0x3fU) | 0x80U);
+  return nvme::fabrics::HostIdentityOfUuid(uuid).nqn;
+}
+
+// Of what an export is, its hosts alone change.
+Status CheckUpdateMask(const std::string& name, const google::protobuf::FieldMask& mask) {
+  for (const std::string& path : mask.paths()) {
+    if (path == kHostsPath || !path.starts_with("spec.exported")) continue;
+    return RefuseFor(
+        name, v1::REASON_INVALID_UPDATE_MASK,
+        fmt::format("{}: '{:.80}' can't be updated: of an export its hosts alone change ({}); what it "
+                    "is called and where it is reached is another one's: create that",
+                    name, path, kHostsPath),
+        {{"field", path}});
+  }
+  return CheckMask(name, mask, {kLabelsPath, kHostsPath});
+}
+
+}  // namespace
 
 Status Controllers::Fill(std::vector<ControllerRow> rows) {
   for (ControllerRow& row : rows) {
@@ -46,13 +83,16 @@ Result<v1::Controller> Controllers::Create(const v1::CreateControllerRequest& re
   const std::string name = ControllerName(id);
   CLEAT_ASSIGN(auto spec, CompleteControllerSpec(id, request.controller().spec()));
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.controller().labels()));
-  const std::string socket = fmt::format("socket '{}'", spec.socket_path());
-  const Status path = core_.paths->CheckSocket(spec.socket_path(), fmt::format("{}: {}", name, socket));
+  const std::string reach = ReachOf(spec);
+  Status path = Ok{};
+  if (!spec.has_exported())
+    path = core_.paths->CheckSocket(spec.socket_path(), fmt::format("{}: {}", name, reach));
 
   const StateLock lock(core_.mutex);
-  WriteNames names{.changes = {name, socket}, .needs = {kPlacing}};
+  WriteNames names{.changes = {name, reach}, .needs = {kPlacing}};
   if (!spec.group().empty()) names.needs.insert(spec.group());
   core_.writes.Await(names);
+  CLEAT_TRY(CompleteNqn(id, spec));
   CLEAT_ASSIGN(auto existing, CheckNew(id, spec));
   if (existing != nullptr) {
     if (existing->row.labels != labels) return AlreadyExistsWithOtherLabels(name);
@@ -66,16 +106,29 @@ Result<v1::Controller> Controllers::Create(const v1::CreateControllerRequest& re
   entry.row.spec = spec;
   entry.row.labels = std::move(labels);
   entry.row.revision = entry.row.intent_revision = core_.publisher.NextRevision();
+  if (spec.has_exported()) entry.row.hosts_revision = entry.row.revision;
   entry.row.engine =
       spec.engine().empty() ? unclaimed_.EngineThatServes(id) : *ParseEngineName(spec.engine());
   if (entry.row.engine.empty()) entry.row.engine = engines_.Choose();
   CLEAT_TRY(Commit(std::move(entry), names));
   const ControllerEntry& kept = core_.tables.controllers.At(id);
-  spdlog::info("{}: created: socket '{}', engine '{}'", name, spec.socket_path(), kept.row.engine);
+  spdlog::info("{}: created: {}, engine '{}'", name, ReachOf(spec), kept.row.engine);
   v1::Controller made = core_.view.Show(kept);
   // An engine that came while the controller was written did not find it.
   if (kept.row.engine.empty()) PlaceWaiting();
   return made;
+}
+
+Status Controllers::CompleteNqn(const std::string& id, v1::ControllerSpec& spec) const {
+  if (!spec.has_exported() || !spec.exported().nqn().empty()) return Ok{};
+  const ControllerEntry* const present = core_.tables.controllers.Find(id);
+  const std::string engine = unclaimed_.EngineThatServes(id);
+  if (present != nullptr) spec = WithNqnOf(present->row.spec, spec);
+  if (present == nullptr && !engine.empty()) spec = WithNqnOf(unclaimed_.SpecOn(engine, id), spec);
+  std::string& nqn = *spec.mutable_exported()->mutable_nqn();
+  if (!nqn.empty()) return Ok{};
+  CLEAT_ASSIGN(nqn, DrawNqn());
+  return Ok{};
 }
 
 Status Controllers::Commit(ControllerEntry entry, const WriteNames& names) {
@@ -111,26 +164,33 @@ Result<ControllerEntry*> Controllers::CheckNew(const std::string& id, const v1::
   }
   if (!spec.group().empty() && !core_.tables.groups.Has(*ParseGroupName(spec.group())))
     return NotFound(spec.group());
-  CLEAT_TRY(CheckSocketFree(name, spec));
+  CLEAT_TRY(CheckReachFree(name, spec));
   return nullptr;
 }
 
-Status Controllers::CheckSocketFree(const std::string& name, const v1::ControllerSpec& spec) const {
+Status Controllers::CheckReachFree(const std::string& name, const v1::ControllerSpec& spec) const {
+  const std::string reach = ReachOf(spec);
   for (const auto& [other_id, other] : core_.tables.controllers) {
-    if (other.row.spec.socket_path() != spec.socket_path()) continue;
+    if (ReachOf(other.row.spec) != reach) continue;
     const std::string other_name = ControllerName(other_id);
     if (other.row.deleting) {
       return Busy(name,
-                  fmt::format("{}: socket '{}' is still used by {}, which is being removed", name,
-                              spec.socket_path(), other_name),
+                  fmt::format("{}: {} is still used by {}, which is being removed", name, reach, other_name),
                   other_name);
+    }
+    if (spec.has_exported()) {
+      return RefuseFor(
+          name, v1::REASON_NQN_TAKEN,
+          fmt::format("{}: {} is used by {}: each export needs one of its own. Leave it out to get "
+                      "one, or delete that export (cleatctl export delete {})",
+                      name, reach, other_name, other_id),
+          {{"conflict", other_name}});
     }
     return RefuseFor(
         name, v1::REASON_SOCKET_TAKEN,
-        fmt::format(
-            "{}: socket '{}' is used by {}: each controller needs a socket of its own. Choose another "
-            "path, or delete that controller (cleatctl controller delete {})",
-            name, spec.socket_path(), other_name, other_id),
+        fmt::format("{}: {} is used by {}: each controller needs a socket of its own. Choose another "
+                    "path, or delete that controller (cleatctl controller delete {})",
+                    name, reach, other_name, other_id),
         {{"conflict", other_name}});
   }
   return Ok{};
@@ -165,8 +225,7 @@ Result<v1::ListControllersResponse> Controllers::List(const v1::ListControllersR
 Result<v1::Controller> Controllers::Update(const v1::UpdateControllerRequest& request) {
   const std::string& name = request.controller().name();
   CLEAT_ASSIGN(auto id, ParseControllerName(name));
-  CLEAT_TRY(CheckMask(name, request.update_mask(), {kLabelsPath}));
-  CLEAT_ASSIGN(auto labels, CheckLabels(name, request.controller().labels()));
+  CLEAT_TRY(CheckUpdateMask(name, request.update_mask()));
 
   const StateLock lock(core_.mutex);
   const WriteNames names{.changes = {name}};
@@ -175,14 +234,34 @@ Result<v1::Controller> Controllers::Update(const v1::UpdateControllerRequest& re
   if (entry == nullptr) return NotFound(name);
   if (entry->row.deleting) return Busy(name, name + " is being removed");
   CLEAT_TRY(CheckEtag(name, request.controller().etag(), entry->row.intent_revision));
-  if (labels == entry->row.labels) return core_.view.Show(*entry);
   ControllerRow row = entry->row;
-  row.labels = std::move(labels);
+  CLEAT_TRY(ChangeRow(request, row));
+  const bool other_hosts = !SameSpec(row.spec, entry->row.spec);
+  if (!other_hosts && row.labels == entry->row.labels) return core_.view.Show(*entry);
   row.intent_revision = core_.publisher.NextRevision();
+  if (other_hosts) row.hosts_revision = row.intent_revision;
   CLEAT_TRY(core_.writes.Write(names, {row}));
   entry->row = std::move(row);
   core_.publisher.Publish(*entry);
+  if (!other_hosts) return core_.view.Show(*entry);
+  core_.publisher.ControllerChanged(id);
+  spdlog::info("{}: hosts changed: {} are let in", name, entry->row.spec.exported().hosts_size());
   return core_.view.Show(*entry);
+}
+
+Status Controllers::ChangeRow(const v1::UpdateControllerRequest& request, ControllerRow& row) {
+  const std::string& name = request.controller().name();
+  if (Names(request.update_mask(), kLabelsPath)) {
+    CLEAT_ASSIGN(row.labels, CheckLabels(name, request.controller().labels()));
+  }
+  if (!Names(request.update_mask(), kHostsPath)) return Ok{};
+  if (!row.spec.has_exported()) {
+    return RefuseFor(name, v1::REASON_INVALID_UPDATE_MASK,
+                     fmt::format("{}: '{}' can't be updated: only an export has hosts", name, kHostsPath),
+                     {{"field", kHostsPath}});
+  }
+  *row.spec.mutable_exported()->mutable_hosts() = request.controller().spec().exported().hosts();
+  return CompleteExportHosts(name, row.spec.mutable_exported());
 }
 
 // ---- Deleting
@@ -287,6 +366,7 @@ ControllerIntent Controllers::IntentOf(const std::string& controller_id) {
     intent.group_slot = core_.tables.groups.Find(*ParseGroupName(entry->row.spec.group()))->row.slot;
   }
   intent.prepared_on = core_.roles.PreparedOn(*entry);
+  if (entry->row.spec.has_exported()) intent.serial = core_.view.SerialOf(entry->row);
   for (const auto& [id, attachment] : entry->attachments) {
     const DiskEntry* disk = core_.tables.disks.Find(*ParseDiskName(attachment.row.spec.disk()));
     AttachmentIntent& one = intent.attachments.emplace_back();

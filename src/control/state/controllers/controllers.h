@@ -65,11 +65,16 @@ class Controllers {
   Status Move(const std::vector<Placement>& moves);
 
  private:
+  // Where an export's NQN is left out: that of the one that is there, or that an engine has and the restored store does not; else a new one.
+  Status CompleteNqn(const std::string& id, v1::ControllerSpec& spec) const CLEAT_REQUIRES(holds_state);
   // The controller that is there already, or why it can't be made; nullptr when it can.
   Result<ControllerEntry*> CheckNew(const std::string& id, const v1::ControllerSpec& spec)
       CLEAT_REQUIRES(holds_state);
-  Status CheckSocketFree(const std::string& name, const v1::ControllerSpec& spec) const
+  // Its socket, or its NQN.
+  Status CheckReachFree(const std::string& name, const v1::ControllerSpec& spec) const
       CLEAT_REQUIRES(holds_state);
+  // Puts into `row` what the update says of it. The hosts have no revision yet.
+  static Status ChangeRow(const v1::UpdateControllerRequest& request, ControllerRow& row);
   Status CheckNoDisks(const std::string& name, const ControllerEntry& entry) const
       CLEAT_REQUIRES(holds_state);
   // What follows lets go of the mutex meanwhile.

@@ -225,6 +225,11 @@ v1::Attachment ApiView::Show(const AttachmentEntry& entry) const {
     status.set_state(v1::ATTACHMENT_STATE_NOT_ANSWERING);
     status.set_message(WhyNotAnswering(*engine));
   }
+  if (owner != nullptr && owner->row.spec.has_exported()) {
+    const DiskIdentity disk = IdentityOf(tables_.DiskOf(entry.row).row);
+    status.set_namespace_uuid(nvme::fabrics::TextOfUuid(
+        nvme::fabrics::NamespaceUuidOf(owner->row.spec.exported().nqn(), disk.value())));
+  }
   if (entry.row.deleting) status.set_state(v1::ATTACHMENT_STATE_DETACHING);
   attachment.set_revision(entry.revision);
   attachment.set_etag(EtagOf(entry.row.intent_revision));
@@ -291,6 +296,10 @@ std::string ApiView::UidOf(const DiskRow& row) const {
   return fmt::format("{:016x}", IdentityOf(row).value());
 }
 
+std::string ApiView::SerialOf(const ControllerRow& row) const {
+  return fmt::format("{:020x}", DiskIdentity::Of(store_number_, row.revision).value());
+}
+
 std::optional<std::string> ApiView::WhyUnlisted(const DiskRow& row) const {
   const std::string& file = FileOf(row.spec);
   if (file.empty()) return std::nullopt;
@@ -298,6 +307,7 @@ std::optional<std::string> ApiView::WhyUnlisted(const DiskRow& row) const {
 }
 
 std::optional<std::string> ApiView::WhyUnlisted(const ControllerRow& row) const {
+  if (row.spec.socket_path().empty()) return std::nullopt;
   return paths_->WhyUnlisted(PathKind::kSocket, row.spec.socket_path());
 }
 

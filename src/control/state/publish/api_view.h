@@ -39,6 +39,8 @@ class ApiView {
 
   DiskIdentity IdentityOf(const DiskRow& row) const { return DiskIdentity::Of(store_number_, row.revision); }
   std::string UidOf(const DiskRow& row) const;
+  // The serial number of an export's subsystem, of 20 characters: the same as long as the controller is there, and no other one's.
+  std::string SerialOf(const ControllerRow& row) const;
 
   // Why callers may not name the path in that row, though it is served; nothing when they may.
   std::optional<std::string> WhyUnlisted(const DiskRow& row) const;

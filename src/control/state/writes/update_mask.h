@@ -17,6 +17,7 @@ inline constexpr char kSpecPath[] = "spec";
 inline constexpr char kLimitsPath[] = "spec.limits";
 inline constexpr char kOnNoSpacePath[] = "spec.on_no_space";
 inline constexpr char kInDoubtPath[] = "spec.in_doubt";
+inline constexpr char kHostsPath[] = "spec.exported.hosts";
 inline constexpr char kLabelsPath[] = "labels";
 
 // INVALID_UPDATE_MASK when it is empty or has a path that is not `known`.
