@@ -123,6 +123,7 @@ void BuildApp(CLI::App& app, Globals& globals) {
   AddPoolCommands(app, globals);
   AddGroupCommands(app, globals);
   AddControllerCommands(app, globals);
+  AddExportCommands(app, globals);
   AddAttachmentCommands(app, globals);
   AddEngineCommands(app, globals);
   AddWatchCommands(app, globals);

@@ -127,9 +127,10 @@ void AddAttachmentCommands(CLI::App& app, Globals& globals) {
   attach->add_flag("--incoming", arguments->incoming,
                    "For a VM that migrates here: owned when its rings start, and until then by who has it");
   attach
-      ->add_option("--target", arguments->target,
-                   "Place behind the controller: 0 for blk, 0 to 7 for scsi; the "
-                   "lowest that is free by default")
+      ->add_option(
+          "--target", arguments->target,
+          "Place behind the controller: 0 for blk, 0 to 7 for scsi, 0 to 63 for an export, whose namespace "
+          "it is with the NSID one higher; the lowest that is free by default")
       ->type_name("N");
   attach->add_option("--id", arguments->id, "The attachment's id; the disk's by default");
   AddWait(*attach, arguments->wait_s, "the engine has opened the disk");

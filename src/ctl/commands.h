@@ -22,6 +22,7 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals);
 void AddPoolCommands(CLI::App& app, Globals& globals);
 void AddGroupCommands(CLI::App& app, Globals& globals);
 void AddControllerCommands(CLI::App& app, Globals& globals);
+void AddExportCommands(CLI::App& app, Globals& globals);
 void AddAttachmentCommands(CLI::App& app, Globals& globals);
 void AddEngineCommands(CLI::App& app, Globals& globals);
 void AddUpgradeCommands(CLI::App& engine, Globals& globals);  // of `engine`: upgrade, cancel-upgrade
@@ -42,6 +43,7 @@ inline constexpr const char* kSubsystemArgument = "SUBSYSTEM";
 inline constexpr const char* kPoolArgument = "POOL";
 inline constexpr const char* kGroupArgument = "GROUP";
 inline constexpr const char* kControllerArgument = "CONTROLLER";
+inline constexpr const char* kExportArgument = "EXPORT";
 inline constexpr const char* kWhichArgument = "WHICH";  // of the attachments of a controller
 inline constexpr const char* kEngineArgument = "ENGINE";
 inline constexpr const char* kNameArgument = "NAME";  // "disks/root"

@@ -143,7 +143,8 @@ std::vector<std::string> Values(const CLI::Option& option, const CLI::App& app, 
     AddCommands(*command, found);
   } else if (kind == kDiskArgument || kind == kDeletedDiskArgument || kind == kClusterArgument ||
              kind == kSubsystemArgument || kind == kPoolArgument || kind == kGroupArgument ||
-             kind == kControllerArgument || kind == kEngineArgument || kind == kNameArgument) {
+             kind == kControllerArgument || kind == kExportArgument || kind == kEngineArgument ||
+             kind == kNameArgument) {
     found = find_ids(kind, "");
   } else if (kind == kWhichArgument && !walk.positionals().empty()) {
     found = find_ids(kind, walk.positionals().back());
@@ -247,6 +248,10 @@ std::vector<std::string> FindIdsOfCleatd(const Globals& globals, std::string_vie
   if (all || kind == kControllerArgument) {
     list(&v1::Cleat::Stub::ListControllers, v1::ListControllersRequest(), v1::ListControllersResponse(),
          [](auto& r) { return r.controllers(); });
+  }
+  if (kind == kExportArgument) {
+    list(&v1::Cleat::Stub::ListControllers, v1::ListControllersRequest(), v1::ListControllersResponse(),
+         [](auto& r) { return ExportsOf(r.controllers()); });
   }
   if (all || kind == kWhichArgument) {
     v1::ListAttachmentsRequest request;

@@ -111,8 +111,8 @@ void AddCreateController(CLI::App& controller, Globals& globals,
 }  // namespace
 
 void AddControllerCommands(CLI::App& app, Globals& globals) {
-  CLI::App* controller =
-      AddCommand(app, "controller", "The guests' virtio devices: create, list, get, update, delete", "");
+  CLI::App* controller = AddCommand(
+      app, "controller", "The guests' virtio devices, and exports: create, list, get, update, delete", "");
   controller->require_subcommand(1);
   const auto arguments = std::make_shared<ControllerArguments>();
   constexpr const char* kWhich = "ID or controllers/ID";

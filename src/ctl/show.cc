@@ -88,13 +88,16 @@ std::string Attached(const v1::DiskStatus& status) {
   return text;
 }
 
-// In the order of the keys.
+}  // namespace
+
 std::string Labels(const google::protobuf::Map<std::string, std::string>& labels) {
   const std::map<std::string, std::string> sorted(labels.begin(), labels.end());
   std::string text;
   for (const auto& [key, value] : sorted) text += fmt::format("{}{}={}", text.empty() ? "" : ",", key, value);
   return text;
 }
+
+namespace {
 
 // "blue (3 ready)"
 std::string StandsByFor(const v1::EngineStatus& status) {
@@ -461,6 +464,9 @@ Table TableOf(const Repeated<v1::Controller>& controllers) {
                {"CONNECTIONS", kDetailsOnly},
                {"MEMORY PINNED", kDetailsOnly},
                {"SOCKET"},
+               {"LISTEN"},
+               {"NQN", kDetailsOnly},
+               {"HOSTS", kDetailsOnly},
                {"LABELS"},
                {"REVISION", kDetailsOnly},
                {"ETAG", kDetailsOnly},
@@ -468,13 +474,17 @@ Table TableOf(const Repeated<v1::Controller>& controllers) {
   for (const v1::Controller& controller : controllers) {
     const v1::ControllerSpec& spec = controller.spec();
     const v1::ControllerStatus& status = controller.status();
+    const bool guest = !spec.has_exported();
+    const char* const pinned = spec.memory_pinned() ? "yes" : "no";
     table.Add({std::string(IdOf(controller.name())),
                Short(v1::ControllerType_Name(spec.type()), "CONTROLLER_TYPE_"),
-               Short(v1::SocketMode_Name(spec.socket_mode()), "SOCKET_MODE_"), std::to_string(spec.queues()),
-               std::string(IdOf(status.engine())), std::string(IdOf(spec.group())), StateOf(controller),
-               std::to_string(status.rings_up()), std::to_string(status.connections()),
-               spec.memory_pinned() ? "yes" : "no", spec.socket_path(), Labels(controller.labels()),
-               std::to_string(controller.revision()), controller.etag(), status.message()});
+               guest ? Short(v1::SocketMode_Name(spec.socket_mode()), "SOCKET_MODE_") : std::string(),
+               std::to_string(spec.queues()), std::string(IdOf(status.engine())),
+               std::string(IdOf(spec.group())), StateOf(controller), std::to_string(status.rings_up()),
+               std::to_string(status.connections()), guest ? pinned : "", spec.socket_path(),
+               fmt::format("{}", fmt::join(spec.exported().addresses(), ",")), spec.exported().nqn(),
+               HostsOf(spec), Labels(controller.labels()), std::to_string(controller.revision()),
+               controller.etag(), status.message()});
   }
   return table;
 }
@@ -491,6 +501,7 @@ Table TableOf(const Repeated<v1::Attachment>& attachments) {
                {"I/O PATH", kDetailsOnly},
                {"PATHS", kDetailsOnly},
                {"ON DOUBT", kDetailsOnly},
+               {"NAMESPACE UUID", kDetailsOnly},
                {"REVISION", kDetailsOnly},
                {"ETAG", kDetailsOnly},
                {"MESSAGE"}});
@@ -504,7 +515,8 @@ Table TableOf(const Repeated<v1::Attachment>& attachments) {
          SizeUnless(size_bytes, size_bytes == 0), attachment.status().io_path(),
          ShowPaths(attachment.status().paths()),
          attachment.status().has_in_doubt() ? ShowInDoubt(attachment.status().in_doubt()) : std::string(),
-         std::to_string(attachment.revision()), attachment.etag(), attachment.status().message()});
+         attachment.status().namespace_uuid(), std::to_string(attachment.revision()), attachment.etag(),
+         attachment.status().message()});
   }
   return table;
 }

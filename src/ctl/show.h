@@ -24,9 +24,17 @@ Table TableOf(const Repeated<v1::Pool>& pools);
 Table TableOf(const Repeated<v1::ScannedDisk>& disks);
 Table TableOf(const Repeated<v1::Group>& groups);
 Table TableOf(const Repeated<v1::Controller>& controllers);
+// NQNs; "nobody" of an export that lets nobody in, and nothing of a virtio device.
+std::string HostsOf(const v1::ControllerSpec& spec);
+// The exports among these, and a table of exports.
+Repeated<v1::Controller> ExportsOf(const Repeated<v1::Controller>& controllers);
+Table TableOfExports(const Repeated<v1::Controller>& controllers);
 Table TableOf(const Repeated<v1::Attachment>& attachments);
 Table TableOf(const Repeated<v1::Engine>& engines);
 Table TableOf(const v1::ApplyHostResponse& report, bool dry_run);
+
+// "KEY=VALUE,...", in the keys' order.
+std::string Labels(const google::protobuf::Map<std::string, std::string>& labels);
 
 // A line of `watch`, however long.
 std::string LineOf(const v1::WatchResponse& event);

@@ -66,6 +66,9 @@ TEST_F(CompleteTest, ValuesOfOptions) {
   EXPECT_EQ(Complete({"disk", "list", "--output", "t"}), Words{"table"});
   EXPECT_EQ(Complete({"controller", "create", "c", "--type", "s"}), Words{"scsi"});
   EXPECT_EQ(Complete({"controller", "create", "c", "--engine", "id"}), (Words{"id-a", "id-b"}));
+  EXPECT_EQ(Complete({"export", "create", "e", "--listen", "10.0.0.1", "--disk", "id"}),
+            (Words{"id-a", "id-b"}));
+  EXPECT_EQ(Complete({"export", "update", "id"}), (Words{"id-a", "id-b"}));
   EXPECT_EQ(Complete({"engine", "upgrade", "e", "--to", "id"}), (Words{"id-a", "id-b"}));
   EXPECT_EQ(Complete({"disk", "create", "a", "--pool", "id-a"}), Words{"id-a"});
   EXPECT_EQ(Complete({"pool", "create", "p", "--device", ""}), Words{":files"});
@@ -74,7 +77,7 @@ TEST_F(CompleteTest, ValuesOfOptions) {
   EXPECT_EQ(Complete({"disk", "create", "a", "--file", ""}), Words{":files"});
   EXPECT_EQ(Complete({"completion", ""}), (Words{"bash", "zsh"}));
   EXPECT_EQ(Complete({"explain", "DISK_I"}), Words{"DISK_IN_USE"});
-  EXPECT_EQ(asked_, (Words{"ENGINE", "ENGINE", "POOL"}));
+  EXPECT_EQ(asked_, (Words{"ENGINE", "DISK", "EXPORT", "ENGINE", "POOL"}));
 }
 
 TEST_F(CompleteTest, Ids) {

@@ -35,6 +35,11 @@ class FakeCleatd : public v1::Cleat::Service {
   Answer<v1::UpdateDiskRequest, v1::Disk> update_disk;
   Answer<v1::ConfirmDeadRequest, v1::Disk> confirm_dead;
   Answer<v1::AttachDiskRequest, v1::Attachment> attach_disk;
+  Answer<v1::CreateControllerRequest, v1::Controller> create_controller;
+  Answer<v1::GetControllerRequest, v1::Controller> get_controller;
+  Answer<v1::ListControllersRequest, v1::ListControllersResponse> list_controllers;
+  Answer<v1::UpdateControllerRequest, v1::Controller> update_controller;
+  Answer<v1::DeleteControllerRequest, v1::DeleteControllerResponse> delete_controller;
   Answer<v1::CreatePoolRequest, v1::Pool> create_pool;
   Answer<v1::ScanDriveRequest, v1::ScanDriveResponse> scan_drive;
   Answer<v1::GetPoolRequest, v1::Pool> get_pool;
@@ -79,6 +84,26 @@ class FakeCleatd : public v1::Cleat::Service {
   grpc::Status AttachDisk(grpc::ServerContext*, const v1::AttachDiskRequest* request,
                           v1::Attachment* attachment) override {
     return attach_disk(*request, *attachment);
+  }
+  grpc::Status CreateController(grpc::ServerContext*, const v1::CreateControllerRequest* request,
+                                v1::Controller* controller) override {
+    return create_controller(*request, *controller);
+  }
+  grpc::Status GetController(grpc::ServerContext*, const v1::GetControllerRequest* request,
+                             v1::Controller* controller) override {
+    return get_controller(*request, *controller);
+  }
+  grpc::Status ListControllers(grpc::ServerContext*, const v1::ListControllersRequest* request,
+                               v1::ListControllersResponse* response) override {
+    return list_controllers(*request, *response);
+  }
+  grpc::Status UpdateController(grpc::ServerContext*, const v1::UpdateControllerRequest* request,
+                                v1::Controller* controller) override {
+    return update_controller(*request, *controller);
+  }
+  grpc::Status DeleteController(grpc::ServerContext*, const v1::DeleteControllerRequest* request,
+                                v1::DeleteControllerResponse* response) override {
+    return delete_controller(*request, *response);
   }
   grpc::Status CreatePool(grpc::ServerContext*, const v1::CreatePoolRequest* request,
                           v1::Pool* pool) override {

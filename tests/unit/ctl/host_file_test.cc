@@ -29,6 +29,14 @@ disks:
 controllers:
 - name: controllers/vm1
   spec: {type: SCSI, socket_path: /run/vm1.sock, queues: 4, socket_mode: SOCKET_MODE_SERVER}
+- name: controllers/db
+  spec:
+    type: nvmf
+    exported:
+      addresses: ["10.0.0.1:4420", "[::]"]
+      hosts:
+      - nqn: nqn.2014-08.org.example:host1
+      - {nqn: "nqn.2014-08.org.example:host2"}
 ---
 attachments:
 - name: controllers/vm1/attachments/root
@@ -54,9 +62,14 @@ TEST(HostFileTest, SaysWhatTheHostShouldHave) {
   EXPECT_TRUE(root.spec().file().create());
   EXPECT_EQ(request->disks(1).spec().size_bytes(), 512U << 20);
   EXPECT_TRUE(request->disks(1).spec().has_memory());
-  ASSERT_EQ(request->controllers_size(), 1);
+  ASSERT_EQ(request->controllers_size(), 2);
   EXPECT_EQ(request->controllers(0).spec().type(), v1::CONTROLLER_TYPE_SCSI);
   EXPECT_EQ(request->controllers(0).spec().socket_mode(), v1::SOCKET_MODE_SERVER);
+  EXPECT_EQ(request->controllers(1).spec().type(), v1::CONTROLLER_TYPE_NVMF);
+  const v1::ExportSpec& exported = request->controllers(1).spec().exported();
+  EXPECT_EQ(exported.addresses(1), "[::]");
+  ASSERT_EQ(exported.hosts_size(), 2);
+  EXPECT_EQ(exported.hosts(1).nqn(), "nqn.2014-08.org.example:host2");
   ASSERT_EQ(request->attachments_size(), 1);
   EXPECT_TRUE(request->attachments(0).spec().has_target());
 }
