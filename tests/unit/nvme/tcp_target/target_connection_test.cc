@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a controller's connection makes of hosts that break the rules, and of those that keep them where it matters how.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "nvme/tcp/crc32c.h"
+#include "nvme/tcp_target/target_connection.h"
+#include "tests/unit/nvme/tcp_target/target_owner.h"
+
+namespace cleat::nvme::tcp {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+template <typename Pdu>
+Bytes BytesOf(const Pdu& pdu) {
+  const auto* const at = reinterpret_cast<const uint8_t*>(&pdu);
+  return {at, at + sizeof(pdu)};
+}
+
+Bytes IcReqOf(uint8_t digests = 0, uint8_t align = 0, uint16_t version = 0) {
+  IcReq pdu;
+  pdu.header = {PduType::kIcReq, 0, sizeof(IcReq), 0, sizeof(IcReq)};
+  pdu.format_version = version;
+  pdu.host_data_align = align;
+  pdu.digests = digests;
+  return BytesOf(pdu);
+}
+
+struct Capsule {
+  uint8_t opcode = 1;
+  uint16_t cid = 7;
+  uint8_t sgl = fabrics::kSglByTransport;
+  uint32_t length = 0;
+  uint64_t address = 0;
+  uint32_t data = 0;  // that comes along
+};
+Bytes CapsuleOf(const Capsule& capsule) {
+  CapsuleCmd pdu;
+  pdu.header = {PduType::kCapsuleCmd, 0, sizeof(CapsuleCmd),
+                static_cast<uint8_t>(capsule.data > 0 ? sizeof(CapsuleCmd) : 0),
+                static_cast<uint32_t>(sizeof(CapsuleCmd) + capsule.data)};
+  pdu.entry.opcode = capsule.opcode;
+  pdu.entry.cid = capsule.cid;
+  pdu.entry.data.type = capsule.sgl;
+  pdu.entry.data.length_bytes = capsule.length;
+  pdu.entry.data.address = capsule.address;
+  Bytes bytes = BytesOf(pdu);
+  bytes.resize(bytes.size() + capsule.data, 0x5a);
+  return bytes;
+}
+
+Bytes DataOf(uint16_t cid, uint16_t tag, uint32_t offset, uint32_t data, bool last) {
+  H2cData pdu;
+  pdu.header = {PduType::kH2cData, static_cast<uint8_t>(last ? kFlagLast : 0), sizeof(H2cData),
+                sizeof(H2cData), static_cast<uint32_t>(sizeof(H2cData) + data)};
+  pdu.cid = cid;
+  pdu.ttag = tag;
+  pdu.offset_bytes = offset;
+  pdu.data_bytes = data;
+  Bytes bytes = BytesOf(pdu);
+  bytes.resize(bytes.size() + data, 0xa5);
+  return bytes;
+}
+
+Bytes Joined(Bytes a, const Bytes& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+template <typename Pdu>
+Pdu Read(const Bytes& from, size_t at) {
+  Pdu pdu;
+  CLEAT_CHECK(at + sizeof(pdu) <= from.size());
+  std::memcpy(static_cast<void*>(&pdu), from.data() + at, sizeof(pdu));
+  return pdu;
+}
+
+// A connection of 4 commands that a host has opened.
+struct Scene {
+  explicit Scene(uint8_t digests = 0, uint8_t align = 0) {
+    test::ReceiveAll(connection, IcReqOf(digests, align));
+    answer = test::SendAll(connection);
+    connection.BecomeQueue(4, true, 4096);
+  }
+  ~Scene() { connection.Abort(Error(ErrorCode::kCancelled, "the test's end")); }
+  // Asks for the data of each command that has some to come, and answers none.
+  void AskForData() {
+    owner.run = [this](test::OwnedCommand& command) {
+      command.Give(command.data_bytes);
+      connection.Ask(command);
+      running.push_back(&command);
+    };
+  }
+  void Release() {
+    for (test::OwnedCommand* const command : running) {
+      if (command->in_use && command->state == TargetCommand::State::kRunning)
+        connection.Answer(*command, Status(0));
+    }
+  }
+
+  test::TargetOwner owner;
+  TargetConnection connection{{.name = "10.0.0.7:4711"}, owner};
+  Bytes answer;
+  std::vector<test::OwnedCommand*> running;
+};
+
+TEST(TargetConnection, AnswersIcReqWithTheDigestsThatTheHostAsksFor) {
+  for (const uint8_t digests : {0, 1, 2, 3}) {
+    Scene scene(digests);
+    const auto response = Read<IcResp>(scene.answer, 0);
+    EXPECT_EQ(response.header.type, PduType::kIcResp);
+    EXPECT_EQ(response.digests, digests);
+    EXPECT_EQ(response.h2c_data_max_bytes, kTargetDataMaxBytes);
+  }
+}
+
+TEST(TargetConnection, PutsDataOfReadsWhereTheHostWantsItAligned) {
+  Scene scene(3, 31);
+  scene.owner.run = [&scene](test::OwnedCommand& command) {
+    command.Give(4096);
+    scene.connection.Answer(command, Status(0), 0, 4096);
+  };
+  Bytes capsule = CapsuleOf({.opcode = 2, .length = 4096});
+  capsule[1] |= kFlagHeaderDigest;
+  capsule[4] += kDigestBytes;
+  const uint32_t digest = Crc32cOf(capsule.data(), capsule.size());
+  for (uint32_t i = 0; i < sizeof(digest); ++i) capsule.push_back(static_cast<uint8_t>(digest >> (8 * i)));
+  test::ReceiveAll(scene.connection, capsule);
+  ASSERT_FALSE(scene.owner.ended) << *scene.owner.ended;
+  const Bytes sent = test::SendAll(scene.connection);
+  const auto pdu = Read<C2hData>(sent, 0);
+  EXPECT_EQ(pdu.header.data_offset, 128);
+  EXPECT_EQ(pdu.header.pdu_bytes, 128U + 4096 + 4);
+  EXPECT_EQ(Read<uint32_t>(sent, 128 + 4096), Crc32cOf(sent.data() + 128, 4096));
+  const auto response = Read<CapsuleResp>(sent, 128 + 4096 + 4);
+  EXPECT_EQ(response.header.type, PduType::kCapsuleResp);
+  EXPECT_EQ(response.entry.cid, 7);
+}
+
+TEST(TargetConnection, EndsForEachRuleThatAHostBreaksAndSaysWhich) {
+  struct Case {
+    const char* text;
+    Bytes bytes;
+    TermReason reason;
+  };
+  Bytes no_header = CapsuleOf({});
+  no_header[2] = 71;
+  Bytes unknown = CapsuleOf({});
+  unknown[0] = 0x0b;
+  Bytes of_controller = CapsuleOf({});
+  of_controller[0] = static_cast<uint8_t>(PduType::kR2t);
+  Bytes no_data = CapsuleOf({});
+  no_data[3] = sizeof(CapsuleCmd);
+  Bytes digest = CapsuleOf({});
+  digest[1] = kFlagHeaderDigest;
+  const std::vector<Case> cases = {
+      {"again", IcReqOf(), TermReason::kPduSequence},
+      {"header of 71 bytes", no_header, TermReason::kInvalidHeaderField},
+      {"no controller receives", unknown, TermReason::kInvalidHeaderField},
+      {"no controller receives", of_controller, TermReason::kInvalidHeaderField},
+      {"ends before its data", no_data, TermReason::kInvalidHeaderField},
+      {"header digest", digest, TermReason::kInvalidHeaderField},
+      {"8192 bytes of data in its capsule",
+       CapsuleOf({.sgl = fabrics::kSglInCapsule, .length = 8192, .data = 8192}), TermReason::kLimitExceeded},
+      {"nothing was asked", DataOf(7, 0, 0, 512, true), TermReason::kPduSequence},
+      {"nothing was asked", DataOf(7, 999, 0, 512, true), TermReason::kPduSequence},
+  };
+  for (const Case& broken : cases) {
+    SCOPED_TRACE(broken.text);
+    Scene scene;
+    test::ReceiveAll(scene.connection, broken.bytes);
+    ASSERT_TRUE(scene.owner.ended);
+    EXPECT_NE(scene.owner.ended->find(broken.text), std::string::npos) << *scene.owner.ended;
+    const auto term = Read<TermReq>(test::SendAll(scene.connection), 0);
+    EXPECT_EQ(term.header.type, PduType::kC2hTermReq);
+    EXPECT_EQ(static_cast<TermReason>(term.reason), broken.reason);
+  }
+}
+
+TEST(TargetConnection, RefusesDataThatWasNotAskedForSo) {
+  const std::vector<std::pair<const char*, Bytes>> cases = {
+      {"CID", DataOf(8, 0, 0, 8192, true)},
+      {"0 of 8192 bytes have come", DataOf(7, 0, 512, 7680, true)},
+      {"0 of 8192 bytes have come", DataOf(7, 0, 0, 8196, true)},
+      {"LAST", DataOf(7, 0, 0, 4096, true)},
+      {"LAST", DataOf(7, 0, 0, 8192, false)},
+  };
+  for (const auto& [text, bytes] : cases) {
+    SCOPED_TRACE(text);
+    Scene scene;
+    scene.AskForData();
+    test::ReceiveAll(scene.connection, CapsuleOf({.length = 8192}));
+    (void)test::SendAll(scene.connection);
+    EXPECT_TRUE(scene.connection.expects_data());
+    test::ReceiveAll(scene.connection, bytes);
+    ASSERT_TRUE(scene.owner.ended);
+    EXPECT_NE(scene.owner.ended->find(text), std::string::npos) << *scene.owner.ended;
+    EXPECT_EQ(scene.connection.commands(), 0U);
+  }
+}
+
+TEST(TargetConnection, RefusesDataBeforeItsR2tWasSent) {
+  Scene scene;
+  scene.AskForData();
+  test::ReceiveAll(scene.connection, CapsuleOf({.length = 8192}));
+  test::ReceiveAll(scene.connection, DataOf(7, 0, 0, 8192, true));
+  ASSERT_TRUE(scene.owner.ended);
+}
+
+TEST(TargetConnection, AnswersWrongDescriptorsAndRunsNothing) {
+  const std::vector<Capsule> wrong = {
+      {.sgl = fabrics::kSglInCapsule, .length = 512, .address = 4, .data = 512},
+      {.sgl = fabrics::kSglInCapsule, .length = 508, .data = 512},
+      {.sgl = fabrics::kSglByTransport, .length = 512, .data = 512},
+      {.sgl = 0x20, .length = 512},
+  };
+  for (const Capsule& capsule : wrong) {
+    Scene scene;
+    scene.owner.run = [](test::OwnedCommand&) { FAIL(); };
+    test::ReceiveAll(scene.connection, CapsuleOf(capsule));
+    ASSERT_FALSE(scene.owner.ended);
+    EXPECT_FALSE(Read<CapsuleResp>(test::SendAll(scene.connection), 0).entry.status().ok());
+  }
+}
+
+TEST(TargetConnection, HasNoMoreCommandsThanItsQueueHasEntries) {
+  Scene scene;
+  scene.owner.run = [&scene](test::OwnedCommand& command) { scene.running.push_back(&command); };
+  Bytes bytes;
+  for (uint16_t cid = 0; cid < 5; ++cid) bytes = Joined(std::move(bytes), CapsuleOf({.cid = cid}));
+  test::ReceiveAll(scene.connection, bytes);
+  ASSERT_TRUE(scene.owner.ended);
+  // What runs stays until it is answered.
+  EXPECT_EQ(scene.connection.commands(), 4U);
+  scene.Release();
+  EXPECT_EQ(scene.connection.commands(), 0U);
+}
+
+TEST(TargetConnection, ACommandWithoutRoomWaitsWithAllThatCameBehindIt) {
+  Scene scene;
+  scene.owner.room = 1;
+  std::vector<uint16_t> cids;
+  scene.owner.run = [&](test::OwnedCommand& command) {
+    cids.push_back(command.entry.cid);
+    EXPECT_EQ(command.bytes, Bytes(512, 0x5a));
+    scene.connection.Answer(command, Status(0));
+  };
+  Bytes bytes;
+  for (uint16_t cid = 0; cid < 3; ++cid)
+    bytes = Joined(std::move(bytes),
+                   CapsuleOf({.cid = cid, .sgl = fabrics::kSglInCapsule, .length = 512, .data = 512}));
+  // All in one piece.
+  std::array<iovec, 3> iovecs;
+  std::vector<uint8_t> buffer(4096);
+  ASSERT_EQ(scene.connection.ReceiveSpace(iovecs, buffer), 1U);
+  std::memcpy(iovecs[0].iov_base, bytes.data(), bytes.size());
+  scene.connection.Received(bytes.size());
+  std::fill(buffer.begin(), buffer.end(), 0xdd);
+  EXPECT_TRUE(scene.connection.waits());
+  EXPECT_EQ(cids, (std::vector<uint16_t>{0}));
+  scene.connection.Resume();
+  EXPECT_TRUE(scene.connection.waits());
+  scene.owner.room = 1;
+  scene.connection.Resume();
+  EXPECT_TRUE(scene.connection.waits());
+  EXPECT_EQ(cids, (std::vector<uint16_t>{0, 1}));
+  scene.owner.room = 1;
+  scene.connection.Resume();
+  EXPECT_FALSE(scene.connection.waits());
+  EXPECT_EQ(cids, (std::vector<uint16_t>{0, 1, 2}));
+}
+
+TEST(TargetConnection, AWrongDataDigestFailsItsCommandAlone) {
+  Scene scene(kDataDigestEnable);
+  scene.owner.run = [&scene](test::OwnedCommand& command) { scene.connection.Answer(command, Status(0)); };
+  Bytes wrong = CapsuleOf({.sgl = fabrics::kSglInCapsule, .length = 512, .data = 512});
+  wrong[1] |= kFlagDataDigest;
+  wrong[5] = 0;
+  const uint32_t bytes = sizeof(CapsuleCmd) + 512 + kDigestBytes;
+  std::memcpy(wrong.data() + 4, &bytes, sizeof(bytes));
+  wrong.resize(bytes, 0x11);
+  test::ReceiveAll(scene.connection, wrong);
+  test::ReceiveAll(scene.connection, CapsuleOf({.cid = 8}));
+  ASSERT_FALSE(scene.owner.ended);
+  const Bytes sent = test::SendAll(scene.connection);
+  EXPECT_EQ(Read<CapsuleResp>(sent, 0).entry.status().field(), 0x22);
+  EXPECT_TRUE(Read<CapsuleResp>(sent, sizeof(CapsuleResp)).entry.status().ok());
+}
+
+}  // namespace
+}  // namespace cleat::nvme::tcp
