@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's NVMe/TCP target with a disk in memory, and Cleat's own initiator as its host, over loopback in real time: a control reactor and
+// two I/O reactors on the test's own thread, which Turn lets go on in turn.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "block/segments.h"
+#include "modules/nvmf/nvmf.h"
+#include "nvmf_target/target_service.h"
+#include "tests/unit/modules/test_disk.h"
+
+namespace cleat::test {
+
+// Keeps what is written; holds requests back while it is told to.
+class Storage final : public block::Device {
+ public:
+  static constexpr uint64_t kPieceBytes = 256 * 1024;  // that it discards or zeroes at a time
+
+  explicit Storage(uint64_t bytes) : Device("disks/storage", GeometryOf(bytes)), content(bytes, 0) {}
+
+  uint32_t frames() const override { return 0; }
+  Result<std::unique_ptr<block::Channel>> OpenChannel(Reactor& /*reactor*/) override {
+    return std::unique_ptr<block::Channel>(std::make_unique<StorageChannel>(*this));
+  }
+  Task<Status> Resize(uint64_t size_bytes) override {
+    content.resize(size_bytes);
+    SetSize(size_bytes);
+    co_return Ok{};
+  }
+  void LetGo() {
+    holds = false;
+    std::vector<block::Request*> requests = std::move(held);
+    held.clear();
+    for (block::Request* const request : requests) Execute(*request);
+  }
+
+  std::vector<uint8_t> content;
+  bool holds = false;
+  std::vector<block::Request*> held;
+  uint64_t flushes = 0;
+  uint64_t fua_writes = 0;
+  uint64_t longest_discard = 0;
+  block::IoStatus fails = block::IoStatus::kOk;
+
+ private:
+  class StorageChannel final : public block::Channel {
+   public:
+    explicit StorageChannel(Storage& s) : storage(s) {}
+    void Submit(block::Request& request) override {
+      if (storage.holds) {
+        storage.held.push_back(&request);
+      } else {
+        storage.Execute(request);
+      }
+    }
+    Storage& storage;
+  };
+  static block::Geometry GeometryOf(uint64_t bytes) {
+    block::Geometry geometry;
+    geometry.size_bytes = bytes;
+    geometry.physical_block_bytes = 4096;
+    geometry.discard = geometry.write_zeroes = geometry.write_cache = true;
+    geometry.discard_granularity_bytes = 512;
+    geometry.discard_max_bytes = geometry.write_zeroes_max_bytes = kPieceBytes;
+    return geometry;
+  }
+  void Execute(block::Request& request) {
+    uint8_t* const at = content.data() + request.offset_bytes;
+    if (fails != block::IoStatus::kOk) return request.Complete(fails);
+    switch (request.op) {
+      case block::Op::kRead:
+        block::Scatter(at, request.length_bytes, request.segments, 0);
+        break;
+      case block::Op::kWrite:
+        block::Gather(request.segments, 0, at, request.length_bytes);
+        fua_writes += request.fua ? 1 : 0;
+        break;
+      case block::Op::kFlush:
+        ++flushes;
+        break;
+      case block::Op::kDiscard:
+      case block::Op::kWriteZeroes:
+        longest_discard = std::max(longest_discard, request.length_bytes);
+        std::memset(at, 0, request.length_bytes);
+        break;
+      case block::Op::kCompareAndWrite:
+        return request.Complete(block::IoStatus::kUnsupported);
+    }
+    request.Complete(block::IoStatus::kOk);
+  }
+};
+
+class TargetRig {
+ public:
+  static constexpr uint64_t kBytes = uint64_t{8} << 20;
+  static constexpr const char* kNqn = "nqn.2024-01.com.example:export";
+  static constexpr nvme::fabrics::Uuid kUuid = {0x4c, 0x0f, 0x7d, 0x1e, 0x8a, 0x55, 0x4d, 0x0b,
+                                                0x9a, 0x53, 0x0b, 0x6b, 0x0f, 0x4d, 0x2f, 0x11};
+
+  explicit TargetRig(const nvmf_target::PortLimits& limits = {}, uint32_t listeners = 1) {
+    for (auto& reactor : io) reactor = MakeReactor();
+    service =
+        std::make_unique<nvmf_target::TargetService>(*control, nullptr, nvmf_target::StreamTuning{}, limits);
+    auto made = std::make_unique<Storage>(kBytes);
+    storage = made.get();
+    backing = block::Pipeline::Make(std::move(made), block::AccessMode::kReadWrite).value();
+    for (size_t i = 0; i < io.size(); ++i) channels[i] = std::move(backing->OpenChannel(*io[i])).value();
+    nvmf_target::SubsystemParts parts;
+    parts.name = "controllers/e";
+    parts.config.nqn = kNqn;
+    parts.config.serial = "S1";
+    parts.config.hosts = {HostNqn()};
+    for (uint32_t i = 0; i < listeners; ++i)
+      parts.config.addresses.push_back(nvme::fabrics::ParseTransportAddress(FreeAddress()).value());
+    addresses = parts.config.addresses;
+    for (const auto& reactor : io) parts.reactors.push_back(reactor.get());
+    CLEAT_CHECK(service->AddSubsystem(std::move(parts)).ok());
+    CLEAT_CHECK(AddNamespace(1).ok());
+    const Status served = service->Serve(kNqn);
+    CLEAT_CHECK(served.ok());
+  }
+  ~TargetRig() {
+    if (disk != nullptr) CloseHost();
+    if (storage->holds) storage->LetGo();
+    Await<bool>([](TargetRig& rig) -> Task<bool> {
+      co_await rig.service->Withdraw(kNqn);
+      co_await rig.service->RemoveNamespace(kNqn, 1);
+      co_await rig.service->RemoveNamespace(kNqn, 2);
+      rig.service->RemoveSubsystem(kNqn);
+      co_await rig.service->Close();
+      co_return true;
+    });
+    service.reset();
+    for (auto& channel : channels) channel.reset();
+    Await<bool>([](TargetRig& rig) -> Task<bool> {
+      (void)co_await rig.backing->Close();
+      co_return true;
+    });
+    for (int turn = 0; turn < 100; ++turn) Turn();
+  }
+  TargetRig(const TargetRig&) = delete;
+  TargetRig& operator=(const TargetRig&) = delete;
+
+  static nvme::fabrics::HostIdentity Host() { return nvme::fabrics::HostIdentityOfUuid({7, 7, 7}); }
+  static std::string HostNqn() { return Host().nqn; }
+
+  void Turn() {
+    control->RunOnce();
+    for (auto& reactor : io) reactor->RunOnce();
+  }
+  void Until(const std::function<bool()>& done) {
+    while (!done()) Turn();
+  }
+
+  template <typename T>
+  T Await(std::function<Task<T>(TargetRig&)> make) {
+    std::optional<T> result;
+    control->PostCall([&] { Spawn(Keep(make(*this), result)); });
+    Until([&] { return result.has_value(); });
+    return std::move(*result);
+  }
+  // Begins a task; `done` is set when it is over.
+  void Begin(std::function<Task<void>(TargetRig&)> make, bool& done) {
+    control->PostCall([this, make = std::move(make), &done] { Spawn(Note(make(*this), done)); });
+  }
+
+  Status AddNamespace(uint32_t nsid) {
+    return Await<Status>([nsid](TargetRig& rig) -> Task<Status> {
+      nvmf_target::NamespaceParts parts;
+      parts.shape = rig.ShapeOf(nsid);
+      parts.channel_on = [&rig](Reactor& reactor) {
+        return nvmf_target::NamespaceChannel{rig.channels[&reactor == rig.io[0].get() ? 0 : 1].get()};
+      };
+      co_return co_await rig.service->AddNamespace(kNqn, nsid, std::move(parts));
+    });
+  }
+  nvme::target::NamespaceShape ShapeOf(uint32_t nsid) const {
+    nvme::fabrics::NamespaceIds ids;
+    ids.uuid = kUuid;
+    (*ids.uuid)[15] = static_cast<uint8_t>(kUuid[15] + nsid - 1);
+    return nvme::target::ShapeOf(backing->geometry(), false, ids);
+  }
+
+  // ---- The host
+  Result<std::unique_ptr<block::Device>> TryOpen(bool header_digest = false, bool data_digest = false) {
+    auto subsystem = std::make_shared<modules::NvmfSubsystem>();
+    subsystem->name = "subsystems/s";
+    subsystem->nqn = kNqn;
+    subsystem->addresses = addresses;
+    subsystem->host = Host();
+    subsystem->header_digest = header_digest;
+    subsystem->data_digest = data_digest;
+    return Await<Result<std::unique_ptr<block::Device>>>(
+        [this, subsystem](TargetRig&) -> Task<Result<std::unique_ptr<block::Device>>> {
+          modules::NvmfOptions options(block::DiskShape("disks/n", kBytes, 512, 4096), subsystem, kUuid,
+                                       block::AccessMode::kReadWrite);
+          options.events.broken = [this](const Error& why) { broken.push_back(why.message); };
+          options.events.resized = [this](uint64_t size_bytes) { resized.push_back(size_bytes); };
+          co_return co_await modules::OpenNvmf(std::move(options));
+        });
+  }
+  void OpenHost(bool header_digest = false, bool data_digest = false) {
+    auto opened = TryOpen(header_digest, data_digest);
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    device = static_cast<modules::NvmfDevice*>(opened->get());
+    host = block::Pipeline::Make(std::move(opened).value(), block::AccessMode::kReadWrite).value();
+    disk = std::make_unique<TestDisk>(*host, *io[0], [this] { Turn(); });
+  }
+  void CloseHost() {
+    disk.reset();
+    Await<bool>([](TargetRig& rig) -> Task<bool> {
+      (void)co_await rig.host->Close();
+      co_return true;
+    });
+    host.reset();
+  }
+
+  // A port that nobody listens on.
+  static std::string FreeAddress();
+  // A connection of a host that is none of ours; whatever it sends is its business.
+  UniqueFd Connect(size_t address = 0) const;
+
+  const MonotonicClock clock;
+  std::unique_ptr<Reactor> control = MakeReactor();
+  std::array<std::unique_ptr<Reactor>, 2> io;
+  std::unique_ptr<nvmf_target::TargetService> service;
+  std::vector<nvme::fabrics::TransportAddress> addresses;
+  Storage* storage = nullptr;  // the backing pipeline's
+  std::unique_ptr<block::Pipeline> backing;
+  std::array<std::unique_ptr<block::PipelineChannel>, 2> channels;
+  modules::NvmfDevice* device = nullptr;  // the host's
+  std::unique_ptr<block::Pipeline> host;
+  std::unique_ptr<TestDisk> disk;
+  std::vector<std::string> broken;
+  std::vector<uint64_t> resized;
+
+ private:
+  template <typename T>
+  static Task<void> Keep(Task<T> task, std::optional<T>& result) {
+    result.emplace(co_await task);
+  }
+  static Task<void> Note(Task<void> task, bool& done) {
+    co_await task;
+    done = true;
+  }
+  std::unique_ptr<Reactor> MakeReactor() {
+    Reactor::Options options;
+    return std::move(Reactor::Make(clock, options)).value();
+  }
+};
+
+}  // namespace cleat::test
