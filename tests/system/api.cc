@@ -227,6 +227,20 @@ Reply<v1::Pool> Api::CreatePool(const std::string& id, const std::string& device
   return Call(&v1::Cleat::Stub::CreatePool, request);
 }
 
+Reply<v1::Subsystem> Api::CreateSubsystem(const std::string& id, const v1::SubsystemSpec& spec) {
+  v1::CreateSubsystemRequest request;
+  request.set_subsystem_id(id);
+  *request.mutable_subsystem()->mutable_spec() = spec;
+  return Call(&v1::Cleat::Stub::CreateSubsystem, request);
+}
+
+Reply<v1::Controller> Api::UpdateController(const v1::Controller& controller, const std::string& field) {
+  v1::UpdateControllerRequest request;
+  *request.mutable_controller() = controller;
+  request.mutable_update_mask()->add_paths(field);
+  return Call(&v1::Cleat::Stub::UpdateController, request);
+}
+
 grpc::Status Api::WaitReady(const std::string& name) {
   grpc::ClientContext context;
   Prepare(&context, kWaitTimeoutNs + kCallTimeoutNs);

@@ -67,6 +67,9 @@ class Api {
   Reply<v1::Group> LimitGroup(const std::string& id, const v1::Limits& limits);
   grpc::Status DeleteGroup(const std::string& id);
   Reply<v1::Pool> CreatePool(const std::string& id, const std::string& device, uint64_t extent_bytes);
+  Reply<v1::Subsystem> CreateSubsystem(const std::string& id, const v1::SubsystemSpec& spec);
+  // `field`: the one that changes.
+  Reply<v1::Controller> UpdateController(const v1::Controller& controller, const std::string& field);
   // READY, within kWaitTimeoutNs.
   grpc::Status WaitReady(const std::string& name);
   Reply<v1::Controller> CreateController(const std::string& id, const v1::ControllerSpec& spec);

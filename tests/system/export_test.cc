@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk that one engine exports over NVMe/TCP and another one's disk lies on, on the same host, under a verified load: the engine that
+// exports is upgraded and killed, more namespaces come, the disk grows. What was answered is there.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <string>
+
+#include "expect_ok.h"
+#include "host.h"
+#include "io_load.h"
+#include "peer.h"
+#include "perf/vhost_user/deadline.h"
+
+namespace cleat::system_test::export_test {
+namespace {
+
+constexpr uint64_t kDiskBytes = uint64_t{64} << 20;
+constexpr char kExporter[] = "exporter";
+constexpr uint64_t kRequests = kSanitized ? 300 : 2000;
+
+// A port of loopback that nobody has now.
+std::string FreeAddress() {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof(at);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), bytes) != 0) return {};
+  if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return {};
+  return "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+}
+
+// A disk in memory, exported by an engine of its own at two addresses, and a disk over it with a guest.
+class ExportTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(host_.ok());
+    host_.AddEngine(kExporter);
+    for (int i = 0; i < 2; ++i) addresses_.push_back(FreeAddress());
+    v1::SubsystemSpec subsystem;
+    subsystem.set_nqn("nqn.2024-01.com.example:export");
+    for (const std::string& address : addresses_) subsystem.add_addresses(address);
+    subsystem.set_keep_alive_ms(2000);
+    const auto known = host_.api().CreateSubsystem("s", subsystem);
+    ASSERT_OK(known.status);
+    host_nqn_ = known.value.spec().host_nqn();
+    ASSERT_NO_FATAL_FAILURE(Export());
+    ASSERT_NO_FATAL_FAILURE(UseIt());
+  }
+
+  void Export() {
+    ASSERT_OK(host_.api().CreateDisk("inner", MemoryDisk(kDiskBytes)).status);
+    v1::ControllerSpec spec;
+    spec.set_type(v1::CONTROLLER_TYPE_NVMF);
+    spec.set_engine(std::string("engines/") + kExporter);
+    spec.mutable_exported()->set_nqn("nqn.2024-01.com.example:export");
+    for (const std::string& address : addresses_) spec.mutable_exported()->add_addresses(address);
+    spec.mutable_exported()->add_hosts()->set_nqn(host_nqn_);
+    ASSERT_OK(host_.api().CreateController("e", spec).status);
+    ASSERT_OK(host_.api().Attach("e", "inner").status);
+    ASSERT_OK(host_.api().WaitReady("controllers/e/attachments/inner"));
+  }
+
+  void UseIt() {
+    v1::DiskSpec disk;
+    disk.set_size_bytes(kDiskBytes);
+    auto& backend = *disk.mutable_nvme_tcp();
+    backend.set_subsystem("subsystems/s");
+    backend.set_namespace_uuid(host_.api().GetAttachment("e", "inner").value.status().namespace_uuid());
+    // What a killed engine had under way of a write was not written to this disk after that: it ends with the process.
+    disk.mutable_in_doubt()->set_policy(v1::IN_DOUBT_POLICY_ACCEPT);
+    ASSERT_OK(host_.api().CreateDisk("a", disk).status);
+    v1::ControllerSpec spec;
+    spec.set_type(v1::CONTROLLER_TYPE_BLK);
+    spec.set_socket_path(host_.SocketPath("a"));
+    spec.set_engine(kEngineName);
+    ASSERT_OK(host_.api().CreateController("a", spec).status);
+    ASSERT_OK(host_.api().Attach("a", "a").status);
+    auto peer = Peer::Start(host_.SocketPath("a"));
+    ASSERT_OK(peer);
+    peer_ = std::move(peer).value();
+  }
+
+  void Upgrade(const std::string& to) {
+    v1::UpgradeEngineRequest request;
+    request.set_name(std::string("engines/") + kExporter);
+    request.set_to("engines/" + to);
+    v1::UpgradeEngineResponse response;
+    grpc::ClientContext begins;
+    ASSERT_OK(host_.api().stub().UpgradeEngine(&begins, request, &response));
+    // It is moved once the other engine has it ready.
+    const perf::Deadline deadline(kWaitTimeoutNs);
+    while (host_.api().GetController("e").value.status().engine() != request.to()) {
+      ASSERT_FALSE(deadline.passed()) << host_.api().GetController("e").value.ShortDebugString();
+      poll(nullptr, 0, 20);
+    }
+  }
+
+  void TearDown() override {
+    if (peer_ == nullptr) return;
+    EXPECT_OK(peer_->ShutDown());
+  }
+
+  Host host_;
+  std::vector<std::string> addresses_;
+  std::string host_nqn_;
+  std::unique_ptr<Peer> peer_;
+  perf::StampedBlocks blocks_{kDiskBytes, 512, 1, /*initially_zero=*/true};
+};
+
+TEST_F(ExportTest, WhatWasAnsweredIsThereWhenItsEngineIsKilledAndUpgraded) {
+  IoLoad load(peer_->driver(), blocks_, {.seed = 5});
+  EXPECT_OK(load.Run(kRequests));
+  load.Start();
+  ASSERT_TRUE(load.WaitProgress(kRequests / 4));
+  host_.engine(kExporter).Kill();
+  host_.StartEngine(kExporter);
+  ASSERT_TRUE(load.WaitProgress(kRequests / 4));
+  host_.AddEngine("next");
+  ASSERT_NO_FATAL_FAILURE(Upgrade("next"));
+  ASSERT_TRUE(load.WaitProgress(kRequests / 4));
+  EXPECT_OK(load.Stop());
+  EXPECT_OK(load.Verify());
+}
+
+TEST_F(ExportTest, AHostThatIsTakenOutOfTheListLosesTheDiskAndHasItAgainWhenItIsBack) {
+  IoLoad load(peer_->driver(), blocks_, {.seed = 6});
+  load.Start();
+  ASSERT_TRUE(load.WaitProgress(kRequests / 8));
+  v1::Controller changed;
+  changed.set_name("controllers/e");
+  ASSERT_OK(host_.api().UpdateController(changed, "spec.exported.hosts").status);
+  ASSERT_TRUE(host_.WaitEngineLog("disks/a: path broken"));
+  changed.mutable_spec()->mutable_exported()->add_hosts()->set_nqn(host_nqn_);
+  ASSERT_OK(host_.api().UpdateController(changed, "spec.exported.hosts").status);
+  ASSERT_TRUE(load.WaitProgress(kRequests / 8));
+  EXPECT_OK(load.Stop());
+  EXPECT_OK(load.Verify());
+}
+
+}  // namespace
+}  // namespace cleat::system_test::export_test
