@@ -97,6 +97,7 @@ sg3-utils               test    guest
 sdparm                  test    guest
 zsh                     test    completion
 udev                    test    guest
+nvme-cli                test    guest
 systemd                 test    guest
 END
 }

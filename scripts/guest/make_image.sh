@@ -8,7 +8,7 @@
 #   initramfs-scsi.cpio as the first, with sg3-utils, sdparm, lsblk and udev, which names disks by their identity
 #   initramfs-crypt.cpio as the first, with cryptsetup and the kernel's dm-crypt
 #   initramfs-systemd.cpio boots what make_root.sh makes, with systemd
-#   initramfs-nvme.cpio as the first, with the kernel's NVMe driver, its NVMe/TCP target and virtio network cards, for vmlinuz-nvme: Linux 6.12,
+#   initramfs-nvme.cpio as the first, with the kernel's NVMe driver, its NVMe/TCP host and target and virtio network cards, for vmlinuz-nvme: Linux 6.12,
 #                       whose io_uring gives drives commands; not the cloud kernel, which has no target
 # Only what is missing or older than its inputs is made again.
 set -euo pipefail
@@ -18,7 +18,7 @@ dir=${CLEAT_GUEST_DIR:-$root/build/guest}
 
 readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod sg)
 # The target asks for crc32c by its name, and a connection of its for TLS and the cipher, so that no dependency brings them.
-readonly nvme_modules=(virtio_pci virtio_blk virtio_net nvme crc32c_generic aesni_intel tls nvmet_tcp)
+readonly nvme_modules=(virtio_pci virtio_blk virtio_net nvme crc32c_generic aesni_intel tls nvmet_tcp nvme_tcp)
 # Of dm-crypt alone: aes-xts is found by its name, so it has to be there before.
 readonly crypt_modules=(aesni_intel xts dm_crypt)
 # Busybox's shell prefers its own applets, so these go by other names (mke2fs knows ext4 as mkfs.ext4) or by path.

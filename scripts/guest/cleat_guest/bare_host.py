@@ -20,6 +20,7 @@ _FABRICS, _SET, _CONNECT, _GET = 0x7f, 0, 1, 4
 _CC, _ENABLE = 0x14, 0x00460001  # entries of 64 and 16 bytes
 _CSTS, _READY = 0x1c, 1
 _WRITE, _REPORT = 0x01, 0x0e
+_IDENTIFY, _DESCRIPTORS, _UUID, _IDENTIFY_BYTES = 0x06, 3, 3, 4096
 _EXTENDED = 1  # of a report: host identifiers of 128 bits
 _REPORT_BYTES, _REGISTRANT_BYTES = 4096, 64
 _IN_CAPSULE, _BY_TRANSPORT = 0x01, 0x5a  # SGL descriptors
@@ -78,10 +79,12 @@ class _Queue:
 
 
 class BareHost:
-    """Namespace 1 of the subsystem `nqn`, without digests or secrets. `host_id`: 16 bytes, which are who this is to reservations."""
+    """Namespace 1 of the subsystem `nqn`, without digests or secrets. `host_id`: 16 bytes, which are who this is to reservations.
+    `keep_alive_ms`: how long it may be silent, as it never says that it is there; 0: for ever, which not every target accepts."""
 
-    def __init__(self, address, nqn, host_id, host_nqn="nqn.2026-11.example:bare"):
+    def __init__(self, address, nqn, host_id, host_nqn="nqn.2026-11.example:bare", keep_alive_ms=0):
         self._who = (host_id, nqn, host_nqn)
+        self._keep_alive_ms = keep_alive_ms
         self._admin = _Queue(address)
         self._controller = 0xffff  # any
         self._controller = self._connect(self._admin, 0)
@@ -110,6 +113,16 @@ class BareHost:
         entries = (data[_REGISTRANT_BYTES * (1 + index):] for index in range(count))
         return [entry[16:32] for entry in entries], kind
 
+    def namespace_uuid(self):
+        """Of its list of identification descriptors."""
+        data = self._right_data(self._admin.command(_IDENTIFY, 1, rest=struct.pack("<I", _DESCRIPTORS), reads=_IDENTIFY_BYTES), "its names")
+        while data[1]:
+            kind, length = data[0], data[1]
+            if kind == _UUID:
+                return str(uuid.UUID(bytes=data[4:4 + length]))
+            data = data[4 + length:]
+        raise BenchError("the namespace has no UUID")
+
     def write(self, block, data):
         """The status of a write of one block: 0 is success."""
         return self._io.command(_WRITE, 1, rest=struct.pack("<QH", block, 0), data=data.ljust(BLOCK_BYTES, b"\0"))[0]
@@ -117,13 +130,19 @@ class BareHost:
     def _connect(self, queue, number):
         host_id, nqn, host_nqn = self._who
         data = struct.pack("<16sH238x256s256s256x", host_id, self._controller, nqn.encode(), host_nqn.encode())
-        return self._right(queue.command(_FABRICS, fabrics=_CONNECT, rest=struct.pack("<HHHBxI", 0, number, 31, 0, 0), data=data), "connecting") & 0xffff
+        return self._right(queue.command(_FABRICS, fabrics=_CONNECT, rest=struct.pack("<HHHBxI", 0, number, 31, 0, self._keep_alive_ms), data=data),
+                           "connecting") & 0xffff
 
     @staticmethod
     def _right(answer, what):
         if answer[0]:
             raise BenchError(f"the target refuses {what}: status {answer[0]:#x}")
         return answer[1]
+
+    @classmethod
+    def _right_data(cls, answer, what):
+        cls._right(answer, what)
+        return answer[2]
 
 
 def new_host_id():

@@ -123,12 +123,13 @@ class Guest:
     numbers to QEMU's words for NVMe drives: a dictionary with "drive", options of -drive, and "device", those of -device nvme beside
     drive, serial and id; `nvme_ports`: each has a PCI Express port of its own, and may be pulled out and plugged in again, and its "drive" is in
     the words of -blockdev. `counted`: one processor, whose clock goes by instructions, one a nanosecond. `kernel_options`:
-    more of the kernel's, or of its modules'. `incoming`: does not
+    more of the kernel's, or of its modules'. `forwards`: pairs of an address here and a port of the guest's, each by a network card of its own;
+    `uplinks`: so many cards more, by each of which the guest reaches this machine's loopback. `incoming`: does not
     boot, but waits for a guest that migrates into it. Made by Bench.guest, which says where the logs go."""
 
     def __init__(self, name, image_dir, log_dir, disks=None, scsi=None, queues=1, packed=False, ports=0, tools=None,
                  cpus=2, memory_mb=256, files=None, nvme=None, nvme_ports=False, incoming=False,
-                 counted=False, kernel_options="", forwards=()):
+                 counted=False, kernel_options="", forwards=(), uplinks=0):
         self.name = name
         self._incoming = incoming
         self._image_dir = image_dir
@@ -140,6 +141,7 @@ class Guest:
         self._nvme = dict(nvme or {})
         self._nvme_ports = nvme_ports
         self._forwards = tuple(forwards)
+        self._uplinks = uplinks
         self._counted = counted
         self._kernel_options = kernel_options
         self._queues = queues
@@ -460,9 +462,14 @@ class Guest:
         """Each card has a network of its own: 10.0.2.0/24 and so on, of which this is the guest's address."""
         return f"10.0.{FIRST_CARD_NET + card}.15"
 
+    @staticmethod
+    def host_address(card):
+        """By which the guest reaches what listens on 127.0.0.1 here, by a card of `uplinks`."""
+        return f"10.0.{FIRST_CARD_NET + card}.2"
+
     def cards_up(self):
-        """After each boot."""
-        for card in range(len(self._forwards)):
+        """After each boot. No route leads any further than to this machine."""
+        for card in range(len(self._forwards) + self._uplinks):
             self.run(f"ifconfig eth{card} {self.card_address(card)} netmask 255.255.255.0 up")
 
     def plug_cable(self, card, plugged):
@@ -554,9 +561,9 @@ class Guest:
             argv += ["-chardev", f"socket,id=chardev-{controller},path={path},server=on,wait=off",
                      "-device", f"vhost-user-scsi-pci,id=scsi-{controller},chardev=chardev-{controller},"
                                 f"num_queues={self._queues},packed={packed},addr={FIRST_SCSI_SLOT + index:#x}{scsi_size}"]
-        for card, (address, port) in enumerate(self._forwards):
-            net, forward = f"10.0.{FIRST_CARD_NET + card}.0/24", f"tcp:{address}-{self.card_address(card)}:{port}"
-            argv += ["-netdev", f"user,id=net{card},restrict=on,ipv6=off,net={net},hostfwd={forward}",
+        cards = [f",restrict=on,hostfwd=tcp:{address}-{self.card_address(card)}:{port}" for card, (address, port) in enumerate(self._forwards)]
+        for card, options in enumerate([*cards, *[""] * self._uplinks]):
+            argv += ["-netdev", f"user,id=net{card},ipv6=off,net=10.0.{FIRST_CARD_NET + card}.0/24{options}",
                      "-device", f"virtio-net-pci,id=card{card},netdev=net{card},romfile="]
         if self._incoming:
             argv += ["-incoming", "defer"]

@@ -87,7 +87,7 @@ class NvmeHost:
     def load_driver(self, multipath):
         """The kernel's driver anew, for drives that may have several ways to them or that have one; none is in use. The drives get other
         numbers."""
-        self.guest.run("rmmod nvmet_tcp nvmet 2>/dev/null; cd /lib/modules && rmmod nvme nvme_core && "
+        self.guest.run("rmmod nvmet_tcp nvmet nvme_tcp nvme_fabrics 2>/dev/null; cd /lib/modules && rmmod nvme nvme_core && "
                        f"insmod nvme-core.ko multipath={int(multipath)} && insmod nvme.ko")
         for serial in self._drives:
             self.link(serial)
