@@ -189,7 +189,7 @@ class Target {
   }
 
   Task<Status> End() {
-    co_await service_->Withdraw(arguments_.nqn);
+    (void)co_await service_->Withdraw(arguments_.nqn);
     co_await service_->RemoveNamespace(arguments_.nqn, 1);
     service_->RemoveSubsystem(arguments_.nqn);
     co_await service_->Close();

@@ -136,7 +136,7 @@ class TargetRig {
     if (disk != nullptr) CloseHost();
     if (storage->holds) storage->LetGo();
     Await<bool>([](TargetRig& rig) -> Task<bool> {
-      co_await rig.service->Withdraw(kNqn);
+      (void)co_await rig.service->Withdraw(kNqn);
       co_await rig.service->RemoveNamespace(kNqn, 1);
       co_await rig.service->RemoveNamespace(kNqn, 2);
       rig.service->RemoveSubsystem(kNqn);
