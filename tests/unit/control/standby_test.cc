@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "control/model/reasons.h"
 #include "moves_rig.h"
 
 namespace cleat::control::standby_test {
