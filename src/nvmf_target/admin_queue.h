@@ -5,7 +5,7 @@
 //   accepted --ICReq, Connect--> admin queue ... ending, when it breaks or has to --> its I/O queues are drained --> over
 //                           \--> moved: handed to the association's AdminQueue --> over here
 //
-// Who has not connected within kConnectNs is dropped. Of the control reactor.
+// A host that has not connected within kConnectNs is dropped. All of it is on the control reactor.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@ class AdminQueueHost {
   virtual uint32_t in_capsule_bytes() const = 0;
   virtual void AssociationBegan(const nvme::target::TargetController& controller,
                                 const std::string& peer) = 0;
-  // It has so many I/O queues more.
+  // The association has so many I/O queues more.
   virtual void AssociationChanged(const nvme::target::TargetController& controller, int more_queues) = 0;
   // The controller's deadline is another one.
   virtual void DeadlineChanged(uint64_t deadline_ns) = 0;

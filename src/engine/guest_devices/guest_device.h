@@ -53,7 +53,7 @@ class GuestDevice {
 
   // ControllerSpec::last_disk has changed.
   virtual void LastDiskChanged() {}
-  // Likewise of ControllerSpec::exported: who is let in.
+  // ControllerSpec::exported has changed: which hosts are let in.
   virtual void HostsChanged() {}
   // See ControllerReport.
   virtual DiskIdentity next_disk() const { return {}; }

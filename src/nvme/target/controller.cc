@@ -289,7 +289,7 @@ uint32_t TargetController::BitOf(EventKind kind) {
   }
 }
 
-// One that is to be told; it counts as told.
+// The next event that is to be told; it counts as told from now on. nullopt: there is none.
 std::optional<TargetController::EventKind> TargetController::TakeEvent() {
   for (uint8_t kind = 0; kind < kEventKinds; ++kind) {
     EventState& state = settings_.events[kind];

@@ -50,7 +50,7 @@ struct Answer {
 
 enum class QueuesEndFor : uint8_t { kReset, kShutdown };
 
-// Whoever has the connections of an association. Called from within methods of Target and TargetController; calls none of them from there,
+// The owner of an association's connections. Called from within methods of Target and TargetController; calls none of them from there,
 // except QueueEnded.
 class ControllerOwner {
  public:

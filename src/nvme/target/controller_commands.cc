@@ -237,7 +237,7 @@ Answer TargetController::GetLogPage(const Entry& entry) {
 
 namespace {
 
-// Those that hosts may set and that have no effect here. What CDW11 adds to the identifier, as a key; nullopt: no such feature.
+// Features that hosts may set have no effect here, and are kept under a key: the identifier, with what CDW11 adds. nullopt: no such feature.
 std::optional<uint32_t> KeyOf(const SubmissionEntry& entry) {
   constexpr uint32_t kSensorAt = 16, kSensor = 0xf, kAllSensors = 0xf, kTypeAt = 20, kType = 3;
   const auto feature = static_cast<uint8_t>(entry.cdw10);

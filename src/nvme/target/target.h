@@ -47,7 +47,7 @@ class Target final : private TargetController::DiscoveryLogSource {
 
   // kInvalidArgument, kAlreadyExists, kResourceExhausted (kSubsystemsMax).
   cleat::Status Add(SubsystemConfig config);
-  // It takes no Connect any more, and its associations are told to end. kNotFound.
+  // The subsystem takes no Connect any more, and its associations are told to end. kNotFound.
   cleat::Status Remove(std::string_view nqn);
   // nullptr: there is none. Until Remove.
   const Subsystem* Find(std::string_view nqn) const;

@@ -104,7 +104,7 @@ void IoPort::AbortQueued(const IoQueue& queue) {
     if (command->queue == &queue) of_queue.push_back(command);
   }
   for (IoCommand* const command : of_queue) {
-    // One that was ended meanwhile, by the end of another, has no namespace.
+    // A command that was ended meanwhile, by the end of another, has no namespace.
     if (command->space == nullptr || command->queue != &queue) continue;
     block::PipelineChannel& channel = *command->space->channel;
     channel.AbortQueued(command);
