@@ -16,12 +16,12 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "block/device.h"
-#include "modules/nvmf/login/login_line.h"
 #include "modules/nvmf/socket/tcp_tuning.h"
 #include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/doubt/doubt.h"
 #include "nvme/tls/psk.h"
+#include "nvmf/login/login_line.h"
 #include "reactor/task.h"
 
 namespace cleat::modules {
@@ -77,7 +77,7 @@ struct NvmfOptions {
   uint64_t proof_needs_ns = 120 * kNsPerSecond;
   // The line of authentication's arithmetic, which many disks share (login_line.h). It outlives the disk. nullptr only
   // where the subsystem has no secrets.
-  LoginLine* arithmetic = nullptr;
+  nvmf::LoginLine* arithmetic = nullptr;
   // The time in which OpenNvmf has to find the namespace.
   uint64_t open_timeout_ns = 15 * kNsPerSecond;
 };

@@ -10,11 +10,11 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "modules/nvmf/login/login_line.h"
 #include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/log_pages.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/tls/psk.h"
+#include "nvmf/login/login_line.h"
 #include "reactor/cancel.h"
 #include "reactor/task.h"
 
@@ -26,7 +26,7 @@ struct NvmfDiscovery {
   // The secrets with which host and service prove themselves; nullptr: this host has none.
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
   std::shared_ptr<const nvme::tls::Psk> psk;  // nullptr: plain TCP
-  LoginLine* arithmetic = nullptr;            // as NvmfOptions'; nullptr only without `chap`
+  nvmf::LoginLine* arithmetic = nullptr;      // as NvmfOptions'; nullptr only without `chap`
   // The time to read the log in, what this host computes included; of a log that is watched, each time.
   uint64_t timeout_ns = 10 * kNsPerSecond;
   // Not empty: the log is watched. Called with the log as it is, and with it again each time that it has come to be another one. May cancel.

@@ -32,7 +32,7 @@ TcpQueueOptions TcpOptionsOf(const IoQueueTarget& target, const IoQueueId& id) {
   options.connect_timeout_ns = IoQueue::kConnectTimeoutNs;
   options.tuning = target.tuning;
   options.tls = target.tls;
-  options.tls.queue = TlsNames::Queue::kIo;
+  options.tls.queue = nvmf::TlsNames::Queue::kIo;
   return options;
 }
 

@@ -33,11 +33,11 @@ struct IoQueueTarget {
   std::vector<Path> paths;
   nvme::tcp::Digests digests;
   TcpTuning tuning;
-  TlsNames tls;
+  nvmf::TlsNames tls;
   std::string host_nqn;
   std::string subsystem_nqn;
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;  // nullptr: none
-  LoginLine* arithmetic = nullptr;                      // nullptr only without these
+  nvmf::LoginLine* arithmetic = nullptr;                // nullptr only without these
 };
 
 // What one queue is known by, and takes from its life.
@@ -49,8 +49,8 @@ struct IoQueueId {
   uint16_t queue_id = 0;
   uint32_t entries = 0;  // one more than commands under way
   uint32_t in_capsule_bytes = 0;
-  uint32_t kato_ms = 0;  // of the life's association
-  LoginPlace place = 0;  // of an earlier try, in the line of those that log in
+  uint32_t kato_ms = 0;        // of the life's association
+  nvmf::LoginPlace place = 0;  // of an earlier try, in the line of those that log in
 };
 
 class IoQueue : public nvme::fabrics::QueuePairOwner {
@@ -84,7 +84,7 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
   bool IsForgiven(const Error& reason) const {
     return arithmetic_.ended_in_line() || reason.code == ErrorCode::kResourceExhausted;
   }
-  LoginPlace place() const { return arithmetic_.place(); }
+  nvmf::LoginPlace place() const { return arithmetic_.place(); }
   uint64_t PauseNs() const;
 
  protected:

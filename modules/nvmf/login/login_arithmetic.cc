@@ -37,8 +37,8 @@ struct LoginArithmetic::Job {
   LoginArithmetic* arithmetic;  // of the reactor's thread; both nullptr once nobody waits
 };
 
-LoginArithmetic::LoginArithmetic(LoginLine* line, LoginNames names, Reactor& reactor,
-                                 std::function<void()> done, LoginPlace place)
+LoginArithmetic::LoginArithmetic(nvmf::LoginLine* line, LoginNames names, Reactor& reactor,
+                                 std::function<void()> done, nvmf::LoginPlace place)
     : line_(line), names_(std::move(names)), reactor_(reactor), done_(std::move(done)), place_(place) {}
 
 LoginArithmetic::~LoginArithmetic() {
@@ -107,7 +107,7 @@ void LoginArithmetic::Cancel() {
 }
 
 uint64_t LoginArithmetic::PauseNs() const {
-  const uint64_t turn_ns = ended_in_line_ ? LoginLine::kTurnPauseNs : 0;
+  const uint64_t turn_ns = ended_in_line_ ? nvmf::LoginLine::kTurnPauseNs : 0;
   return line_ == nullptr ? 0 : std::max(turn_ns, line_->PauseNs(names_.path));
 }
 

@@ -11,9 +11,9 @@
 #include <memory>
 #include <string>
 
-#include "modules/nvmf/login/login_line.h"
 #include "nvme/auth/authentication.h"
 #include "nvme/host/queue_login.h"
+#include "nvmf/login/login_line.h"
 #include "reactor/reactor.h"
 
 namespace cleat::modules {
@@ -28,8 +28,8 @@ class LoginArithmetic {
  public:
   // `line` is nullptr only where no secrets are configured. `done` is called on `reactor` when what a login needs was computed. `place`:
   // the one of an earlier try of the same queue whose turn had not come.
-  LoginArithmetic(LoginLine* line, LoginNames names, Reactor& reactor, std::function<void()> done,
-                  LoginPlace place = 0);
+  LoginArithmetic(nvmf::LoginLine* line, LoginNames names, Reactor& reactor, std::function<void()> done,
+                  nvmf::LoginPlace place = 0);
   ~LoginArithmetic();
   LoginArithmetic(const LoginArithmetic&) = delete;
   LoginArithmetic& operator=(const LoginArithmetic&) = delete;
@@ -46,7 +46,7 @@ class LoginArithmetic {
   // The login was lost or cancelled while it was in the line, or came too late as it was still being computed: this host is at fault and
   // not the target. Where its turn had not come, place() is for the next try.
   bool ended_in_line() const { return ended_in_line_; }
-  LoginPlace place() const { return place_; }
+  nvmf::LoginPlace place() const { return place_; }
   // The least pause before the path's next try, after Lose.
   uint64_t PauseNs() const;
 
@@ -57,11 +57,11 @@ class LoginArithmetic {
   // True: it was computed, or its turn had come.
   bool End();
 
-  LoginLine* const line_;
+  nvmf::LoginLine* const line_;
   const LoginNames names_;
   Reactor& reactor_;
   const std::function<void()> done_;
-  LoginPlace place_;
+  nvmf::LoginPlace place_;
   std::shared_ptr<Job> job_;  // nullptr: nobody waits
   bool computed_ = false;     // for a login that has not ended yet
   bool ended_in_line_ = false;

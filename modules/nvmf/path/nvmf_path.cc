@@ -106,7 +106,7 @@ void NvmfPath::PlanNextTry() {
     most_ns = std::max(most_ns, std::min(kPauseMinNs << std::min(failures_ - 1, kDoublingsMax), kPauseMaxNs));
   }
   if (ended_in_line_) {
-    most_ns = std::max(most_ns, LoginLine::kTurnPauseNs);
+    most_ns = std::max(most_ns, nvmf::LoginLine::kTurnPauseNs);
   } else {
     ++failures_;
   }

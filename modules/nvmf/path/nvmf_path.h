@@ -34,9 +34,9 @@ struct NvmfPathConfig {
   nvme::fabrics::TransportAddress address;
   nvme::tcp::Digests digests;
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
-  LoginLine* arithmetic = nullptr;
+  nvmf::LoginLine* arithmetic = nullptr;
   uint64_t reservation_family = 0;  // 0: none
-  TlsNames tls;
+  nvmf::TlsNames tls;
 };
 
 // A life's number: never 0, and never one that this or another engine has drawn before.

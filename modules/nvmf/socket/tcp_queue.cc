@@ -85,7 +85,7 @@ bool TcpQueue::FinishConnect() {
   if (!connected.ok()) AbortFor(connected.error());
   if (!connected.ok() || !*connected) return false;
   if (options_.tls.psk == nullptr) return Begin();
-  auto tls = TlsStream::Make(socket_, nvme::fabrics::TextOfAddress(options_.address), options_.tls);
+  auto tls = nvmf::TlsStream::Make(socket_, nvme::fabrics::TextOfAddress(options_.address), options_.tls);
   if (!tls.ok()) {
     AbortFor(tls.error());
     return false;

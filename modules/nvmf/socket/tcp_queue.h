@@ -25,11 +25,11 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "modules/nvmf/socket/stream_socket.h"
 #include "modules/nvmf/socket/tcp_tuning.h"
-#include "modules/nvmf/socket/tls_stream.h"
 #include "nvme/fabrics/queue_pair.h"
 #include "nvme/tcp_host/host_connection.h"
+#include "nvmf/socket/stream_socket.h"
+#include "nvmf/socket/tls_stream.h"
 #include "reactor/poller.h"
 #include "reactor/reactor.h"
 
@@ -41,7 +41,7 @@ struct TcpQueueOptions {
 
   nvme::fabrics::TransportAddress address;
   nvme::tcp::HostConnectionOptions connection;
-  TlsNames tls;
+  nvmf::TlsNames tls;
   TcpTuning tuning;  // but for its receive buffer, which is the connection's
   // The time until the target has answered ICReq, the TCP connection and TLS included.
   uint64_t connect_timeout_ns = 10 * kNsPerSecond;
@@ -49,7 +49,7 @@ struct TcpQueueOptions {
 
 class TcpQueue final : public nvme::fabrics::QueuePair,
                        private Poller,
-                       private SocketEvents,
+                       private nvmf::SocketEvents,
                        private nvme::fabrics::QueuePairOwner {
  public:
   // System calls that read, in one poll: a queue with much to read leaves the reactor to the others.
@@ -91,7 +91,7 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
   // ---- Poller
   bool Poll() override;
   bool Arm() override;
-  // ---- SocketEvents
+  // ---- nvmf::SocketEvents
   void SocketReady() override;
   // ---- QueuePairOwner: of the connection, for the owner
   void Connected() override;
@@ -118,8 +118,8 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
   const TcpQueueOptions options_;
   Reactor& reactor_;
   nvme::fabrics::QueuePairOwner& owner_;
-  StreamSocket socket_;
-  std::unique_ptr<TlsStream> tls_;  // over the socket, from its connection on
+  nvmf::StreamSocket socket_;
+  std::unique_ptr<nvmf::TlsStream> tls_;  // over the socket, from its connection on
   nvme::tcp::HostConnection connection_;
   ConnectTimer connect_over_{*this};
   bool started_ = false;

@@ -5,7 +5,7 @@
 #include "base/result.h"
 #include "engine/protocol/discovery.h"
 #include "keys/keyring.h"
-#include "modules/nvmf/login/login_line.h"
+#include "nvmf/login/login_line.h"
 #include "reactor/blocking.h"
 #include "reactor/cancel.h"
 #include "reactor/task.h"
@@ -16,7 +16,7 @@ namespace cleat::engine {
 struct DiscoveryParts {
   keys::Keyring& keyring;
   BlockingPool& blocking;
-  modules::LoginLine& arithmetic;
+  nvmf::LoginLine& arithmetic;
 };
 
 // Ends within the time of `spec` and a second more, at once when it is cancelled. One that watches tells `seen` what the service has, again at each

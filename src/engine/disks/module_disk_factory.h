@@ -15,7 +15,7 @@ class ModuleDiskFactory final : public DiskFactory {
  public:
   // All of it outlives the factory and the disks.
   ModuleDiskFactory(MemoryStore& memories, modules::UringHub& uring, const modules::CryptoHub& crypto,
-                    keys::Keyring& keyring, BlockingPool& blocking, modules::LoginLine& arithmetic,
+                    keys::Keyring& keyring, BlockingPool& blocking, nvmf::LoginLine& arithmetic,
                     CephDisks& ceph, const PathGuard& paths, bool kernel_tls = false)
       : parts_{memories, uring, blocking, arithmetic, ceph, paths, keyring, kernel_tls}, crypto_(crypto) {}
 

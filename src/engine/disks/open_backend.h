@@ -12,8 +12,8 @@
 #include "engine/protocol/spec.h"
 #include "engine/stores/memory_store.h"
 #include "keys/keyring.h"
-#include "modules/nvmf/login/login_line.h"
 #include "modules/uring/uring_hub.h"
+#include "nvmf/login/login_line.h"
 #include "reactor/blocking.h"
 #include "reactor/task.h"
 
@@ -24,7 +24,7 @@ struct BackendParts {
   MemoryStore& memories;
   modules::UringHub& uring;
   BlockingPool& blocking;
-  modules::LoginLine& arithmetic;  // of authentication: a few threads that wait for nobody
+  nvmf::LoginLine& arithmetic;  // of authentication: a few threads that wait for nobody
   CephDisks& ceph;
   const PathGuard& paths;
   keys::Keyring& keyring;

@@ -28,7 +28,7 @@
 #include "engine/process/watchdog.h"
 #include "keys/kek_file.h"
 #include "keys/keyring.h"
-#include "modules/nvmf/login/login_line.h"
+#include "nvmf/login/login_line.h"
 #include "nvmf_target/target_service.h"
 #include "reactor/blocking.h"
 #include "reactor/stall_breaker.h"
@@ -185,7 +185,7 @@ class Process {
   BlockingPool storage_{kStorageThreadsMax};
   BlockingPool mapping_{kMappingThreadsMax};
   BlockingPool reading_{kReadingThreadsMax};
-  modules::LoginLine arithmetic_{kArithmeticThreadsMax};
+  nvmf::LoginLine arithmetic_{kArithmeticThreadsMax};
   DescriptorBudget descriptors_ = DescriptorBudget::OfProcess();
   MemoryStore memories_;
   GroupStore groups_{control_};
@@ -205,7 +205,7 @@ class Process {
                                  return Discover(std::move(discovery), std::move(seen),
                                                  {*parts_.keyring, storage_, arithmetic_}, cancel);
                                },
-                               &target_}};
+                               &target_, parts_.keyring.get(), &storage_}};
   CommandLink link_{control_, engine_, LinkOptions(settings_, parts_, paths_, reading_)};
   Watchdog watchdog_{control_, parts_.io->reactors(), parts_.manager.watchdog_ns(),
                      [this] { Tell(parts_.manager.Alive()); }};

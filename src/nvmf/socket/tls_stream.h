@@ -30,11 +30,11 @@
 #include <string>
 
 #include "base/result.h"
-#include "modules/nvmf/socket/stream_socket.h"
 #include "nvme/tls/psk.h"
 #include "nvme/tls/session.h"
+#include "nvmf/socket/stream_socket.h"
 
-namespace cleat::modules {
+namespace cleat::nvmf {
 
 // The two ends of a connection, and their key.
 struct TlsNames {
@@ -101,4 +101,4 @@ class TlsStream {
   std::optional<Error> send_error_;  // by the kernel, which may have sent what was given all the same
 };
 
-}  // namespace cleat::modules
+}  // namespace cleat::nvmf

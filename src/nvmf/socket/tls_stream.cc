@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/socket/tls_stream.h"
+#include "nvmf/socket/tls_stream.h"
 
 #include <array>
 #include <cerrno>
@@ -7,9 +7,9 @@
 #include <string_view>
 #include <utility>
 
-#include "modules/nvmf/socket/kernel_tls.h"
+#include "nvmf/socket/kernel_tls.h"
 
-namespace cleat::modules {
+namespace cleat::nvmf {
 
 using nvme::tls::IdentityVersion;
 using nvme::tls::Psk;
@@ -260,4 +260,4 @@ void TlsStream::SayGoodbye() {
   (void)Flush();
 }
 
-}  // namespace cleat::modules
+}  // namespace cleat::nvmf

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/socket/kernel_tls.h"
+#include "nvmf/socket/kernel_tls.h"
 
 #include <linux/tls.h>
 #include <netinet/in.h>
@@ -22,7 +22,7 @@
 #define TCP_ULP 31
 #endif
 
-namespace cleat::modules::kernel_tls {
+namespace cleat::nvmf::kernel_tls {
 namespace {
 
 using nvme::tls::ContentType;
@@ -108,4 +108,4 @@ void SendAlert(int socket_fd, uint8_t level, uint8_t alert) {
   (void)sendmsg(socket_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-}  // namespace cleat::modules::kernel_tls
+}  // namespace cleat::nvmf::kernel_tls

@@ -20,7 +20,7 @@
 
 #include "nvme/tls/record_cipher.h"
 
-namespace cleat::modules::kernel_tls {
+namespace cleat::nvmf::kernel_tls {
 
 enum class Direction : uint8_t { kSeal, kOpen };
 
@@ -39,4 +39,4 @@ std::optional<Record> TakeDataless(int socket_fd, std::span<uint8_t> to);
 // If the kernel takes it at once.
 void SendAlert(int socket_fd, uint8_t level, uint8_t alert);
 
-}  // namespace cleat::modules::kernel_tls
+}  // namespace cleat::nvmf::kernel_tls

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which queue's login has its arithmetic computed next (login_arithmetic.h). After a switch's restart hundreds of queues log in at once, each
-// for up to a tenth of a second of a processor, as its target chooses. So there are few threads, a subsystem has one login
-// computed at a time, and subsystems take turns: one that keeps this host busy, however many queues it has, delays a login of another one
-// by one job. Within a subsystem the login goes first that has come first.
+// Which queue's login has its arithmetic computed next. After a switch's restart hundreds of queues log in at once, each for up to a tenth of a
+// second of a processor, as the other end chooses. So there are few threads, a peer - a host's subsystem, a target's host - has one login
+// computed at a time, and peers take turns: one that keeps this end busy, however many queues it has, delays a login of another one by one
+// job. Of one peer's logins the one goes first that has come first.
 //
-// Waiting here is no fault of a target's: a login whose connection is lost meanwhile comes back to the place that it had, and nothing has been
-// computed for it. A login that comes to nothing after it was computed is counted: PauseNs of its path grows, and shrinks with those that
-// succeed.
+// Waiting here is no fault of the peer's. A host's login whose connection is lost meanwhile comes back to the place that it had, and nothing has
+// been computed for it. A login that comes to nothing after it was computed is counted: PauseNs of its path grows, and shrinks with those that
+// succeed. A target, which cannot choose when its hosts come, does not count.
 //
-// Ownership and thread: whoever has the disks owns one line for all of them, and it outlives them; any thread, none of them for long. Limits:
+// Ownership and thread: whoever has the queues owns one line for all of them, and it outlives them; any thread, none of them for long. Limits:
 // as many wait as there are queues; a path is remembered while its logins fail, until it is forgotten.
 #pragma once
 
@@ -22,7 +22,7 @@
 #include "base/mutex.h"
 #include "reactor/blocking.h"
 
-namespace cleat::modules {
+namespace cleat::nvmf {
 
 // A place in the line, numbered through the process: the earlier one has the lower number. 0: none yet.
 using LoginPlace = uint64_t;
@@ -46,10 +46,11 @@ class LoginLine {
   LoginLine(const LoginLine&) = delete;
   LoginLine& operator=(const LoginLine&) = delete;
 
-  // `compute` is called once, when it is this login's turn, unless it has left before. `place`: the one it had, or 0. Its place is returned.
-  LoginPlace Enter(const std::string& subsystem, LoginPlace place, std::function<void()> compute);
+  // `peer`: its name, whatever that is. `compute` is called once, when it is this login's turn, unless it has left before. `place`: the one it
+  // had, or 0. Its place is returned.
+  LoginPlace Enter(const std::string& peer, LoginPlace place, std::function<void()> compute);
   // False: it is not in the line any more, as its turn has come.
-  bool Leave(const std::string& subsystem, LoginPlace place);
+  bool Leave(const std::string& peer, LoginPlace place);
 
   // A login by this path was computed, and has come to this.
   void Failed(const std::string& path);
@@ -59,20 +60,20 @@ class LoginLine {
   uint64_t PauseNs(const std::string& path) const;
 
  private:
-  // There is one while a turn of its subsystem is posted or under way, and only then.
+  // There is one while a turn of its peer is posted or under way, and only then.
   using Waiting = std::map<LoginPlace, std::function<void()>>;
   static constexpr uint32_t kFailuresMax = 7;  // what kPauseMaxNs is reached with
   static_assert(kPauseMinNs << (kFailuresMax - 1) >= kPauseMaxNs);
 
-  void PostTurn(const std::string& subsystem);
-  void TakeTurn(const std::string& subsystem);
+  void PostTurn(const std::string& peer);
+  void TakeTurn(const std::string& peer);
 
   mutable Mutex mutex_;
   LoginPlace last_place_ CLEAT_GUARDED_BY(mutex_) = 0;
-  std::map<std::string, Waiting> subsystems_ CLEAT_GUARDED_BY(mutex_);
+  std::map<std::string, Waiting> peers_ CLEAT_GUARDED_BY(mutex_);
   std::map<std::string, uint32_t> failures_ CLEAT_GUARDED_BY(mutex_);  // by path; not 0
   Post post_;
   std::unique_ptr<BlockingPool> threads_;  // goes first: turns that are under way end
 };
 
-}  // namespace cleat::modules
+}  // namespace cleat::nvmf

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/socket/stream_socket.h"
+#include "nvmf/socket/stream_socket.h"
 
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -10,10 +9,12 @@
 #include <cstring>
 #include <utility>
 
-namespace cleat::modules {
+#include "nvmf/socket/kernel_address.h"
+#include "nvmf/socket/tcp_options.h"
+
+namespace cleat::nvmf {
 namespace {
 
-using nvme::fabrics::AddressFamily;
 using nvme::fabrics::TransportAddress;
 
 // Errors of this machine and its limits; the target has no part in them.
@@ -26,21 +27,12 @@ constexpr size_t kTouchBytes = 4096;  // the smallest page
 // How often one system call touches its memory: the owner may take more of it away right after it was touched.
 constexpr int kTouchesMax = 8;
 
-Status Set(int fd, int level, int option, const void* value, socklen_t bytes, const char* name) {
-  if (setsockopt(fd, level, option, value, bytes) != 0) return ErrnoError(errno, name);
-  return Ok{};
-}
-
-Status SetInt(int fd, int level, int option, int value, const char* name) {
-  return Set(fd, level, option, &value, sizeof(value), name);
-}
-
 // A host allows net.core.rmem_max. A limit that was set can't be taken back, so that a socket which nobody needs is asked.
 bool HostAllowsUnread(uint32_t bytes) {
   const UniqueFd asked(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   int allowed = 0;  // twice what was set: the kernel counts its own needs too
   socklen_t size_bytes = sizeof(allowed);
-  return SetInt(asked.get(), SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes), "SO_RCVBUF").ok() &&
+  return SetOption(asked.get(), SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes), "SO_RCVBUF").ok() &&
          getsockopt(asked.get(), SOL_SOCKET, SO_RCVBUF, &allowed, &size_bytes) == 0 &&
          static_cast<uint32_t>(allowed) / 2 >= bytes;
 }
@@ -64,29 +56,6 @@ void Touch(std::span<const iovec> pieces, bool writes) {
   }
 }
 
-// What the kernel takes for an address: the one of the two that fits its family.
-struct KernelAddress {
-  explicit KernelAddress(const TransportAddress& address) {
-    if (address.family == AddressFamily::kIpv4) {
-      auto& four = reinterpret_cast<sockaddr_in&>(storage);
-      four.sin_family = AF_INET;
-      four.sin_port = htons(address.port);
-      std::memcpy(&four.sin_addr, address.address.data(), sizeof(four.sin_addr));
-      size_bytes = sizeof(four);
-      return;
-    }
-    auto& six = reinterpret_cast<sockaddr_in6&>(storage);
-    six.sin6_family = AF_INET6;
-    six.sin6_port = htons(address.port);
-    std::memcpy(&six.sin6_addr, address.address.data(), sizeof(six.sin6_addr));
-    size_bytes = sizeof(six);
-  }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-
-  sockaddr_storage storage{};
-  socklen_t size_bytes = 0;
-};
-
 }  // namespace
 
 Error StreamSocket::Broken(int error_number, const char* doing) const {
@@ -98,15 +67,10 @@ Error StreamSocket::Broken(int error_number, const char* doing) const {
 // All that the connection is to have, before it has a peer.
 Status StreamSocket::Prepare(int fd, uint32_t unread_bytes) const {
   if (unread_bytes > 0 && HostAllowsUnread(unread_bytes))
-    CLEAT_TRY(SetInt(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(unread_bytes), "SO_RCVBUF"));
+    CLEAT_TRY(SetOption(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(unread_bytes), "SO_RCVBUF"));
   const linger none{.l_onoff = 1, .l_linger = 0};
-  CLEAT_TRY(Set(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none), "SO_LINGER"));
-  CLEAT_TRY(SetInt(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
-  CLEAT_TRY(SetInt(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));
-  CLEAT_TRY(SetInt(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveIdleS, "TCP_KEEPIDLE"));
-  CLEAT_TRY(SetInt(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveIntervalS, "TCP_KEEPINTVL"));
-  CLEAT_TRY(SetInt(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes, "TCP_KEEPCNT"));
-  return SetInt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs, "TCP_USER_TIMEOUT");
+  if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none)) != 0) return ErrnoError(errno, "SO_LINGER");
+  return SetTcpOptions(fd);
 }
 
 Status StreamSocket::Connect(const TransportAddress& address, uint32_t unread_bytes) {
@@ -188,4 +152,4 @@ void StreamSocket::Close() {
   fd_.Reset();
 }
 
-}  // namespace cleat::modules
+}  // namespace cleat::nvmf

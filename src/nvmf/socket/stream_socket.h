@@ -25,7 +25,7 @@
 #include "nvme/fabrics/names.h"
 #include "reactor/reactor.h"
 
-namespace cleat::modules {
+namespace cleat::nvmf {
 
 // Hears of a socket, in a turn of the socket's reactor.
 class SocketEvents {
@@ -42,12 +42,6 @@ class StreamSocket {
  public:
   // The most pieces of memory that one system call takes here.
   static constexpr size_t kPiecesMax = 256;
-  // A peer that has vanished without a word is noticed on an idle connection (keepalive) and on one with unacknowledged bytes (user
-  // timeout) alike. On an admin queue NVMe's own keep alive notices more, and ends the I/O queues with it.
-  static constexpr int kKeepAliveIdleS = 10;
-  static constexpr int kKeepAliveIntervalS = 5;
-  static constexpr int kKeepAliveProbes = 4;
-  static constexpr int kUserTimeoutMs = 30'000;
 
   // `events` outlives the socket.
   StreamSocket(Reactor& reactor, SocketEvents& events) : reactor_(reactor), events_(events), watch_(*this) {}
@@ -94,4 +88,4 @@ class StreamSocket {
   std::string peer_;
 };
 
-}  // namespace cleat::modules
+}  // namespace cleat::nvmf

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/login/login_line.h"
+#include "nvmf/login/login_line.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 
-namespace cleat::modules {
+namespace cleat::nvmf {
 
 LoginLine::LoginLine(uint32_t threads_max) : threads_(std::make_unique<BlockingPool>(threads_max)) {
   post_ = [pool = threads_.get()](std::function<void()> turn) { pool->Post(std::move(turn)); };
@@ -16,35 +16,35 @@ LoginLine::LoginLine(Post post) : post_(std::move(post)) {}
 
 LoginLine::~LoginLine() = default;
 
-LoginPlace LoginLine::Enter(const std::string& subsystem, LoginPlace place, std::function<void()> compute) {
+LoginPlace LoginLine::Enter(const std::string& peer, LoginPlace place, std::function<void()> compute) {
   bool is_first = false;
   {
     const MutexLock lock(mutex_);
     if (place == 0) place = ++last_place_;
-    const auto [waiting, is_new] = subsystems_.try_emplace(subsystem);
+    const auto [waiting, is_new] = peers_.try_emplace(peer);
     CLEAT_CHECK(waiting->second.emplace(place, std::move(compute)).second);
     is_first = is_new;
   }
-  if (is_first) PostTurn(subsystem);
+  if (is_first) PostTurn(peer);
   return place;
 }
 
-bool LoginLine::Leave(const std::string& subsystem, LoginPlace place) {
+bool LoginLine::Leave(const std::string& peer, LoginPlace place) {
   const MutexLock lock(mutex_);
-  const auto waiting = subsystems_.find(subsystem);
-  return waiting != subsystems_.end() && waiting->second.erase(place) > 0;
+  const auto waiting = peers_.find(peer);
+  return waiting != peers_.end() && waiting->second.erase(place) > 0;
 }
 
-// A subsystem has one turn at most among what is posted, behind those of the others: so they take turns.
-void LoginLine::PostTurn(const std::string& subsystem) {
-  post_([this, subsystem] { TakeTurn(subsystem); });
+// A peer has one turn at most among what is posted, behind those of the others: so they take turns.
+void LoginLine::PostTurn(const std::string& peer) {
+  post_([this, peer] { TakeTurn(peer); });
 }
 
-void LoginLine::TakeTurn(const std::string& subsystem) {
+void LoginLine::TakeTurn(const std::string& peer) {
   {
     const MutexLock lock(mutex_);
-    const auto waiting = subsystems_.find(subsystem);
-    CLEAT_CHECK(waiting != subsystems_.end());
+    const auto waiting = peers_.find(peer);
+    CLEAT_CHECK(waiting != peers_.end());
     if (!waiting->second.empty()) {
       const auto login = waiting->second.extract(waiting->second.begin());
       const MutexUnlock unlocked(mutex_);
@@ -52,11 +52,11 @@ void LoginLine::TakeTurn(const std::string& subsystem) {
     }
     // Others' turns have left it where it was: no other one takes it out.
     if (waiting->second.empty()) {
-      subsystems_.erase(waiting);
+      peers_.erase(waiting);
       return;
     }
   }
-  PostTurn(subsystem);
+  PostTurn(peer);
 }
 
 // ---- Paths
@@ -88,4 +88,4 @@ uint64_t LoginLine::PauseNs(const std::string& path) const {
   return std::min(kPauseMinNs << (failures->second - 1), kPauseMaxNs);
 }
 
-}  // namespace cleat::modules
+}  // namespace cleat::nvmf
