@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes in a buffer of one size: added behind, taken from the front. One thread at a time.
+// Bytes in a buffer of one size: added behind, taken from the front. The buffer is made when its space is asked for. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,7 @@ namespace cleat::nvme::tls {
 
 class ByteQueue {
  public:
-  explicit ByteQueue(size_t size_bytes)
-      : buffer_(std::make_unique_for_overwrite<uint8_t[]>(size_bytes)), size_bytes_(size_bytes) {}
+  explicit ByteQueue(size_t size_bytes) : size_bytes_(size_bytes) {}
 
   std::span<uint8_t> bytes() const { return {buffer_.get() + begin_, end_ - begin_}; }
   bool empty() const { return begin_ == end_; }
@@ -26,7 +25,11 @@ class ByteQueue {
   }
 
   // Behind the bytes; Pack makes it as large as it can be, and moves the bytes.
-  std::span<uint8_t> space() const { return {buffer_.get() + end_, size_bytes_ - end_}; }
+  std::span<uint8_t> space() {
+    if (buffer_ == nullptr && size_bytes_ > 0)
+      buffer_ = std::make_unique_for_overwrite<uint8_t[]>(size_bytes_);
+    return {buffer_.get() + end_, size_bytes_ - end_};
+  }
   void Add(size_t bytes) {
     CLEAT_CHECK(bytes <= size_bytes_ - end_);
     end_ += bytes;
@@ -37,7 +40,12 @@ class ByteQueue {
     end_ -= begin_;
     begin_ = 0;
   }
-  // Gives the buffer back: without bytes and without space from then on.
+  // Gives the buffer back where it is empty, until its space is asked for again.
+  void Release() {
+    if (empty()) buffer_.reset();
+  }
+  bool has_buffer() const { return buffer_ != nullptr; }
+  // Gives the buffer back for good: without bytes and without space from then on.
   void Free() {
     buffer_.reset();
     size_bytes_ = begin_ = end_ = 0;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "keys/base64.h"
+#include "nvme/fabrics/names.h"
 #include "nvme/tls/hkdf.h"
 
 namespace cleat::nvme::tls {
@@ -111,6 +112,41 @@ IdentityChoice& Psk::choice(std::string_view address) const {
 
 bool Psk::HasVersion0For(std::string_view host_nqn, std::string_view subsystem_nqn) {
   return kVersion0BytesBeside + host_nqn.size() + subsystem_nqn.size() <= kContextBytesMax;
+}
+
+// "NVMe0R01 HOST SUBSYSTEM", and a version 1 has a digest behind it.
+std::optional<PskIdentity> ParseIdentity(std::string_view identity) {
+  constexpr std::string_view kName = "NVMe0R01 ";
+  // Two names, the digest of a key of 48 bytes, and a space before each of the last two.
+  constexpr size_t kBytesMax = kName.size() + 2 * fabrics::kNqnBytesMax + 64 + 2;
+  if (identity.size() > kBytesMax || identity.size() < kName.size()) return std::nullopt;
+  PskIdentity parts;
+  parts.version = identity[4] == '1' ? IdentityVersion::kV1 : IdentityVersion::kV0;
+  parts.hash = identity[7] == '2' ? Hash::kSha384 : Hash::kSha256;
+  const std::string_view digit = parts.version == IdentityVersion::kV1 ? "1" : "0";
+  const std::string name = "NVMe" + std::string(digit) + "R" + std::string(DigitsOf(parts.hash)) + " ";
+  if (!identity.starts_with(name)) return std::nullopt;
+  std::string_view rest = identity.substr(name.size());
+  if (parts.version == IdentityVersion::kV1) {
+    const size_t digest_at = rest.rfind(' ');
+    if (digest_at == std::string_view::npos) return std::nullopt;
+    rest = rest.substr(0, digest_at);
+  }
+  const size_t space_at = rest.find(' ');
+  if (space_at == std::string_view::npos) return std::nullopt;
+  parts.host_nqn = rest.substr(0, space_at);
+  parts.subsystem_nqn = rest.substr(space_at + 1);
+  if (parts.subsystem_nqn.find(' ') != std::string_view::npos) return std::nullopt;
+  for (const std::string_view nqn : {parts.host_nqn, parts.subsystem_nqn}) {
+    if (!fabrics::CheckNqn(nqn, "it").ok()) return std::nullopt;
+  }
+  return parts;
+}
+
+bool Psk::operator==(const Psk& other) const {
+  return hash_ == other.hash_ && transformed_ == other.transformed_ &&
+         configured_.size() == other.configured_.size() &&
+         keys::EqualInConstantTime(configured_.bytes(), other.configured_.bytes());
 }
 
 Result<ConnectionKey> Psk::KeyFor(std::string_view host_nqn, std::string_view subsystem_nqn,

@@ -79,6 +79,17 @@ struct ConnectionKey {
   keys::Secret key;
 };
 
+// An identity in its parts, which lie in it. The names are an NQN each, and the hash is what the digits say.
+struct PskIdentity {
+  IdentityVersion version = IdentityVersion::kV0;
+  Hash hash = Hash::kSha256;
+  std::string_view host_nqn;
+  std::string_view subsystem_nqn;
+};
+// What a host has sent, and may be anything. nullopt: it is no identity; so is one whose names have a space. A digest is not looked at: whoever
+// has the key compares the identity that Psk::KeyFor makes.
+std::optional<PskIdentity> ParseIdentity(std::string_view identity);
+
 class Psk {
  public:
   // kInvalidArgument; the error begins with `what` ("the pre-shared key") and says nothing of what was given.
@@ -89,6 +100,8 @@ class Psk {
   Psk& operator=(Psk&&) = delete;
 
   Hash hash() const { return hash_; }
+  // Whether it is the same one as it was handed on. In a time that says nothing of the keys but their sizes.
+  bool operator==(const Psk& other) const;
   // kInvalidArgument: the two names are too long for an identity of version 0; kResourceExhausted: no memory for keys.
   Result<ConnectionKey> KeyFor(std::string_view host_nqn, std::string_view subsystem_nqn,
                                IdentityVersion version) const;

@@ -27,10 +27,11 @@ constexpr uint8_t kNewSessionTicket = 4;
 constexpr uint8_t kKeyUpdate = 24;
 constexpr uint8_t kMessageHeaderBytes = 4;
 
-constexpr const char* kInMessage = "the target has sent a record in the midst of a message";
+constexpr const char* kInMessage = "a record in the midst of a message";
 constexpr const char* kChanged =
     "a record that was changed on its way, or is made with another key, has come";
-constexpr const char* kSpentKey = "the target has sent more than one key can protect, and no KeyUpdate";
+constexpr const char* kSpentKey = "more than one key can protect, and no KeyUpdate";
+constexpr const char* kLongHello = "more bytes than a host's handshake may have";
 
 // What a NewSessionTicket may have: two numbers, a nonce, a ticket and extensions of up to 2^16 bytes each, with their lengths.
 constexpr uint32_t kTicketBytesMax = 4 + 4 + 1 + 255 + 2 + 65'535 + 2 + 65'534;
@@ -38,8 +39,15 @@ constexpr uint32_t kTicketBytesMax = 4 + 4 + 1 + 255 + 2 + 65'535 + 2 + 65'534;
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::Make(ConnectionKey key, const SessionLimits& limits) {
-  std::unique_ptr<Session> session(new Session(limits));
+  std::unique_ptr<Session> session(new Session(Role::kHost, limits));
   CLEAT_ASSIGN(session->handshake_, Handshake::Make(std::move(key), session->input_, session->output_));
+  return session;
+}
+
+Result<std::unique_ptr<Session>> Session::MakeForTarget(KeyFinder find_key, const SessionLimits& limits) {
+  std::unique_ptr<Session> session(new Session(Role::kTarget, limits));
+  CLEAT_ASSIGN(session->handshake_,
+               Handshake::MakeForTarget(std::move(find_key), session->input_, session->output_));
   return session;
 }
 
@@ -51,7 +59,10 @@ std::span<uint8_t> Session::InputSpace() {
 }
 
 void Session::Came(size_t bytes) {
-  if (!established()) arrival_.Take(input_.space().first(bytes));
+  if (!established()) {
+    arrival_.Take(input_.space().first(bytes));
+    hello_bytes_ += bytes;
+  }
   input_.Add(bytes);
 }
 
@@ -70,17 +81,39 @@ void Session::Arrival::Take(std::span<const uint8_t> bytes) {
 Result<bool> Session::GoOn() {
   if (failed_) return *failed_;
   if (established()) return true;
+  if (role_ == Role::kTarget && !is_hello_looked_at_) {
+    CLEAT_ASSIGN(is_hello_looked_at_, LookAtHello());
+    if (!is_hello_looked_at_) return false;
+  }
+  if (role_ == Role::kTarget && hello_bytes_ > kHelloBytesMax)
+    return FailSent(kUnexpectedMessage, kLongHello);
   const Result<bool> is_over = handshake_->GoOn();
   if (!is_over.ok()) return Fail(is_over.error());
   if (!*is_over) return false;
   const Hash hash = handshake_->hash();
-  auto seal = RecordCipher::Make(hash, std::move(handshake_->host_secret()), RecordCipher::Use::kSeal);
+  auto seal = RecordCipher::Make(hash, std::move(handshake_->own_secret()), RecordCipher::Use::kSeal);
   if (!seal.ok()) return Fail(seal.error());
-  auto open = RecordCipher::Make(hash, std::move(handshake_->target_secret()), RecordCipher::Use::kOpen);
+  auto open = RecordCipher::Make(hash, std::move(handshake_->peer_secret()), RecordCipher::Use::kOpen);
   if (!open.ok()) return Fail(open.error());
   seal_.emplace(std::move(seal).value());
   open_.emplace(std::move(open).value());
+  identity_ = handshake_->identity();
   handshake_.reset();
+  return true;
+}
+
+// OpenSSL takes as much memory as a message's header asks for, 128 KiB, from whoever has not proved anything. So the header of a host's first
+// message is looked at before OpenSSL sees it; further ones come from a host that has the key. False: it is not there yet.
+Result<bool> Session::LookAtHello() {
+  const std::span<const uint8_t> bytes = input_.bytes();
+  if (bytes.size() < kRecordHeaderBytes) return false;
+  const size_t payload_bytes = size_t{bytes[3]} << 8 | bytes[4];
+  if (bytes[0] != static_cast<uint8_t>(ContentType::kHandshake) || payload_bytes < kMessageHeaderBytes)
+    return Result<bool>(FailSent(kUnexpectedMessage, "what is no beginning of a handshake"));
+  if (bytes.size() < kRecordHeaderBytes + kMessageHeaderBytes) return false;
+  const uint8_t* const message = bytes.data() + kRecordHeaderBytes;
+  const size_t message_bytes = size_t{message[1]} << 16 | size_t{message[2]} << 8 | message[3];
+  if (message_bytes > kHelloBytesMax) return Result<bool>(FailSent(kUnexpectedMessage, kLongHello));
   return true;
 }
 
@@ -98,9 +131,13 @@ Error Session::Fail(uint8_t alert, std::string_view why) {
   return Fail({ErrorCode::kUnavailable, "TLS: " + std::string(why)});
 }
 
+Error Session::FailSent(uint8_t alert, std::string_view what) {
+  return Fail(alert, std::string(PeerOf(role_)) + " has sent " + std::string(what));
+}
+
 // ---- What is sent
 
-// A record of the connection's own; nothing where there is no room, as a target has to take what is before it first.
+// A record of the connection's own; nothing where there is no room, as the peer has to take what is before it first.
 void Session::Push(ContentType type, std::span<const uint8_t> content) {
   const size_t record_bytes = content.size() + kRecordOverheadBytes;
   if (output_.space().size() < record_bytes) output_.Pack();
@@ -112,7 +149,7 @@ void Session::Push(ContentType type, std::span<const uint8_t> content) {
 }
 
 // A KeyUpdate of ours answers one, or is for the key's age. What was encrypted before goes with the old key, and so does the message. The next
-// keys are made first: without memory for them the target is not told to expect them.
+// keys are made first: without memory for them the peer is not told to expect them.
 Status Session::UpdateSealingKey() {
   Result<RecordCipher> next = seal_->Next();
   if (!next.ok()) return Fail(next.error());
@@ -164,6 +201,17 @@ void Session::Close() {
   if (seal_ && !failed_) Push(ContentType::kAlert, std::array{kWarning, kCloseNotify});
 }
 
+// ---- Memory
+
+void Session::ReleaseBuffers() {
+  input_.Release();
+  output_.Release();
+}
+
+size_t Session::buffer_bytes() const {
+  return (input_.has_buffer() ? kInputBytes : 0) + (output_.has_buffer() ? kOutputBytes : 0);
+}
+
 // ---- What comes
 
 Result<size_t> Session::Read(std::span<const iovec> pieces) {
@@ -198,16 +246,16 @@ Result<bool> Session::OpenRecord() {
   if (bytes.size() < kRecordHeaderBytes) return false;
   const size_t payload_bytes = size_t{bytes[3]} << 8 | bytes[4];
   if (bytes[0] != static_cast<uint8_t>(ContentType::kData)) {
-    return Fail(kUnexpectedMessage, "the target has sent a record of type " + std::to_string(bytes[0]) +
-                                        " that is not encrypted");
+    return FailSent(kUnexpectedMessage,
+                    "a record of type " + std::to_string(bytes[0]) + " that is not encrypted");
   }
   if (payload_bytes > kRecordPayloadBytesMax || payload_bytes < kRecordTagBytes + 1) {
-    return Fail(payload_bytes > kRecordPayloadBytesMax ? kRecordOverflow : kDecodeError,
-                "the target has sent a record of " + std::to_string(payload_bytes) + " bytes");
+    return FailSent(payload_bytes > kRecordPayloadBytesMax ? kRecordOverflow : kDecodeError,
+                    "a record of " + std::to_string(payload_bytes) + " bytes");
   }
   if (bytes.size() < kRecordHeaderBytes + payload_bytes) return false;
   if (open_->blocks() >= limits_.opened_blocks) {
-    return Fail(kInternalError, kSpentKey);
+    return FailSent(kInternalError, kSpentKey);
   }
   record_bytes_ = kRecordHeaderBytes + payload_bytes;
   const std::span<uint8_t> record = bytes.first(record_bytes_);
@@ -220,15 +268,14 @@ Result<bool> Session::OpenRecord() {
 // Data, a type, and zeroes as padding.
 Status Session::TakeContent(std::span<uint8_t> content) {
   while (!content.empty() && content.back() == 0) content = content.first(content.size() - 1);
-  if (content.empty()) return Fail(kUnexpectedMessage, "the target has sent a record without a type");
+  if (content.empty()) return FailSent(kUnexpectedMessage, "a record without a type");
   const auto type = static_cast<ContentType>(content.back());
   content = content.first(content.size() - 1);
   if (content.size() > kRecordDataBytesMax) {
-    return Fail(kRecordOverflow,
-                "the target has sent a record of " + std::to_string(content.size()) + " bytes of data");
+    return FailSent(kRecordOverflow, "a record of " + std::to_string(content.size()) + " bytes of data");
   }
   if (type == ContentType::kData && !content.empty()) {
-    if (message_.is_begun()) return Fail(kUnexpectedMessage, kInMessage);
+    if (message_.is_begun()) return FailSent(kUnexpectedMessage, kInMessage);
     idle_records_ = 0;
     if (key_updates_left_ < kKeyUpdatesMax && ++records_toward_key_update_ == kRecordsPerKeyUpdate) {
       records_toward_key_update_ = 0;
@@ -241,10 +288,10 @@ Status Session::TakeContent(std::span<uint8_t> content) {
 }
 
 Status Session::TakeDataless(ContentType type, std::span<const uint8_t> content) {
-  if (message_.is_begun() && type != ContentType::kHandshake) return Fail(kUnexpectedMessage, kInMessage);
+  if (message_.is_begun() && type != ContentType::kHandshake) return FailSent(kUnexpectedMessage, kInMessage);
   if (++idle_records_ > kIdleRecordsMax) {
-    return Fail(kUnexpectedMessage, "the target has sent " + std::to_string(idle_records_) +
-                                        " records in a row without data (KeyUpdate, session tickets)");
+    return FailSent(kUnexpectedMessage, std::to_string(idle_records_) +
+                                            " records in a row without data (KeyUpdate, session tickets)");
   }
   switch (type) {
     case ContentType::kData:
@@ -254,13 +301,12 @@ Status Session::TakeDataless(ContentType type, std::span<const uint8_t> content)
     case ContentType::kAlert:
       return TakeAlert(content);
     default:
-      return Fail(kUnexpectedMessage,
-                  "the target has sent a record of type " + std::to_string(static_cast<unsigned>(type)));
+      return FailSent(kUnexpectedMessage, "a record of type " + std::to_string(static_cast<unsigned>(type)));
   }
 }
 
 Status Session::TakeMessages(std::span<const uint8_t> bytes) {
-  if (bytes.empty()) return Fail(kUnexpectedMessage, "the target has sent an empty part of a message");
+  if (bytes.empty()) return FailSent(kUnexpectedMessage, "an empty part of a message");
   for (size_t at = 0; at < bytes.size(); ++at) CLEAT_TRY(TakeMessageByte(bytes[at], at + 1 == bytes.size()));
   return Ok{};
 }
@@ -271,15 +317,14 @@ Status Session::TakeMessageByte(uint8_t byte, bool is_last) {
     if (message_.header_bytes == 0) message_.type = byte;
     if (message_.header_bytes > 0) message_.left_bytes = message_.left_bytes << 8 | byte;
     if (++message_.header_bytes < kMessageHeaderBytes) return Ok{};
-    const bool is_ticket = message_.type == kNewSessionTicket;
+    const bool is_ticket = message_.type == kNewSessionTicket && role_ == Role::kHost;
     if (!is_ticket && message_.type != kKeyUpdate) {
-      return Fail(kUnexpectedMessage,
-                  "the target has sent a message of type " + std::to_string(message_.type));
+      return FailSent(kUnexpectedMessage, "a message of type " + std::to_string(message_.type));
     }
     const uint32_t most_bytes = is_ticket ? kTicketBytesMax : 1;
     if (message_.left_bytes == 0 || message_.left_bytes > most_bytes) {
-      return Fail(kDecodeError, "the target has sent a message of " + std::to_string(message_.left_bytes) +
-                                    " bytes of type " + std::to_string(message_.type));
+      return FailSent(kDecodeError, "a message of " + std::to_string(message_.left_bytes) +
+                                        " bytes of type " + std::to_string(message_.type));
     }
     return Ok{};
   }
@@ -287,17 +332,17 @@ Status Session::TakeMessageByte(uint8_t byte, bool is_last) {
   const bool is_update = std::exchange(message_, {}).type == kKeyUpdate;
   if (!is_update) return Ok{};
   // What follows has other keys, and so is in another record (RFC 8446, 5.1).
-  if (!is_last) return Fail(kUnexpectedMessage, "the target has sent something with a KeyUpdate");
+  if (!is_last) return FailSent(kUnexpectedMessage, "something with a KeyUpdate");
   return TakeKeyUpdate(byte);
 }
 
 Status Session::TakeKeyUpdate(uint8_t asks) {
-  if (asks > 1) return Fail(kIllegalParameter, "the target has sent a KeyUpdate that asks for nonsense");
+  if (asks > 1) return FailSent(kIllegalParameter, "a KeyUpdate that asks for nonsense");
   if (handed_over_) return FailFor(Unopened::kOtherKey);
   if (key_updates_left_ == 0) {
-    return Fail(kUnexpectedMessage, "the target has sent more KeyUpdates than " +
-                                        std::to_string(kKeyUpdatesMax) + ", and one for each " +
-                                        std::to_string(kRecordsPerKeyUpdate) + " records of data");
+    return FailSent(kUnexpectedMessage, "more KeyUpdates than " + std::to_string(kKeyUpdatesMax) +
+                                            ", and one for each " + std::to_string(kRecordsPerKeyUpdate) +
+                                            " records of data");
   }
   --key_updates_left_;
   Result<RecordCipher> next = open_->Next();
@@ -308,12 +353,13 @@ Status Session::TakeKeyUpdate(uint8_t asks) {
 }
 
 Status Session::TakeAlert(std::span<const uint8_t> bytes) {
-  if (bytes.size() != 2) return Fail(kDecodeError, "the target has sent an alert that is none");
+  if (bytes.size() != 2) return FailSent(kDecodeError, "an alert that is none");
   const uint8_t alert = bytes[1];
   if (alert == kUserCanceled) return Ok{};
   if (alert == kCloseNotify)
-    return Fail({ErrorCode::kUnavailable, "TLS: connection lost: the target has closed it"});
-  return Fail({ErrorCode::kUnavailable, "TLS: connection lost: " + TextOfAlert(alert)});
+    return Fail(
+        {ErrorCode::kUnavailable, "TLS: connection lost: " + std::string(PeerOf(role_)) + " has closed it"});
+  return Fail({ErrorCode::kUnavailable, "TLS: connection lost: " + TextOfAlert(role_, alert)});
 }
 
 // ---- Records that the kernel makes
@@ -352,9 +398,9 @@ Status Session::MaySeal() {
 Status Session::Opened(size_t data_bytes) {
   CLEAT_CHECK(handed_over_);
   if (failed_) return *failed_;
-  if (message_.is_begun()) return Fail(kUnexpectedMessage, kInMessage);
+  if (message_.is_begun()) return FailSent(kUnexpectedMessage, kInMessage);
   opened_blocks_ += BlocksOf(data_bytes);
-  if (opened_blocks_ > limits_.kernel_blocks) return Fail(kInternalError, kSpentKey);
+  if (opened_blocks_ > limits_.kernel_blocks) return FailSent(kInternalError, kSpentKey);
   idle_records_ = 0;
   return Ok{};
 }
@@ -374,14 +420,15 @@ Error Session::FailFor(Unopened why) {
     case Unopened::kChanged:
       return Fail(kBadRecordMac, kChanged);
     case Unopened::kTooLong:
-      return Fail(kRecordOverflow, "the target has sent a record that is too long");
+      return FailSent(kRecordOverflow, "a record that is too long");
     case Unopened::kMalformed:
-      return Fail(kDecodeError, "the target has sent what is no record");
+      return FailSent(kDecodeError, "what is no record");
     case Unopened::kOtherKey:
       saw_key_update_ = true;
       return Fail(kInternalError,
-                  "the target has changed its key, which the kernel can't follow; the next connection does "
-                  "without the kernel");
+                  std::string(PeerOf(role_)) +
+                      " has changed its key, which the kernel can't follow; the next connection does "
+                      "without the kernel");
   }
   return *failed_;
 }
