@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <span>
@@ -27,6 +28,9 @@ enum class DhGroup : uint8_t {
   kFfdhe6144 = 4,
   kFfdhe8192 = 5,
 };
+
+// Fills the span with random bytes that nobody can predict.
+using RandomBytes = std::function<void(std::span<uint8_t>)>;
 
 inline constexpr size_t kHashBytesMax = 64;
 inline constexpr size_t kDhBytesMax = 1024;

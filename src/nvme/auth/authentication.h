@@ -17,7 +17,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,9 +32,6 @@
 #include "nvme/fabrics/queue_pair.h"
 
 namespace cleat::nvme::auth {
-
-// Fills the span with random bytes that nobody can predict.
-using RandomBytes = std::function<void(std::span<uint8_t>)>;
 
 struct AuthenticationConfig {
   std::string who;  // begins errors: "subsystems/a at 10.0.0.1:4420, queue 1"

@@ -59,6 +59,11 @@ Result<ChapSecret> ChapSecret::Parse(std::string_view text, std::string_view wha
   return ChapSecret(keys::Secret::Copy(room.bytes().first(size_bytes)), transformation);
 }
 
+bool ChapSecret::operator==(const ChapSecret& other) const {
+  return transformation_ == other.transformation_ && bytes_.size() == other.bytes_.size() &&
+         keys::EqualInConstantTime(bytes_.bytes(), other.bytes_.bytes());
+}
+
 Result<keys::Secret> ChapSecret::KeyFor(std::string_view nqn) const {
   if (!transformation_) return bytes_.Copy();
   return HmacOf(*transformation_, bytes_.bytes(), {AsBytes(nqn), AsBytes("NVMe-over-Fabrics")});

@@ -25,6 +25,9 @@ class ChapSecret {
   // kInvalidArgument; the error begins with `what` ("the host's secret") and says nothing of what was given.
   static Result<ChapSecret> Parse(std::string_view text, std::string_view what);
 
+  // Whether it is the same one. In a time that says nothing of the secrets but their sizes.
+  bool operator==(const ChapSecret& other) const;
+
   // The key that responses are made with: of the host or the subsystem that is called `nqn`. kResourceExhausted: no memory for keys.
   Result<keys::Secret> KeyFor(std::string_view nqn) const;
 
@@ -35,10 +38,11 @@ class ChapSecret {
   std::optional<Hash> transformation_;
 };
 
-// What a host has for one subsystem. Shared by the queues of its associations and never changed.
+// What a host has for one subsystem, and the subsystem for the host. Shared by the queues of its associations and never changed.
 struct ChapSecrets {
   ChapSecret host;                       // proves the host to the subsystem
   std::optional<ChapSecret> controller;  // the subsystem has to prove that it has this
+  bool operator==(const ChapSecrets& other) const = default;
 };
 
 }  // namespace cleat::nvme::auth

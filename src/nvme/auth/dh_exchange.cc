@@ -62,6 +62,7 @@ Result<Key> Generate(DhGroup group) {
 
 // A public key alone. The number is checked where it is used.
 Result<Key> KeyOfPeer(DhGroup group, std::span<const uint8_t> peer) {
+  if (peer.empty() || peer.size() > BytesOf(group)) return BadValue(group);
   const KeyContext context(EVP_PKEY_CTX_new_from_name(nullptr, "DH", nullptr));
   const Builder builder(OSSL_PARAM_BLD_new());
   const Number number(BN_bin2bn(peer.data(), static_cast<int>(peer.size()), nullptr));
@@ -79,9 +80,9 @@ Result<Key> KeyOfPeer(DhGroup group, std::span<const uint8_t> peer) {
   return Key(key);
 }
 
-Result<std::vector<uint8_t>> ValueOf(DhGroup group, const Key& key) {
+Result<std::vector<uint8_t>> ValueOf(DhGroup group, const EVP_PKEY* key) {
   BIGNUM* number = nullptr;
-  if (EVP_PKEY_get_bn_param(key.get(), OSSL_PKEY_PARAM_PUB_KEY, &number) != 1)
+  if (EVP_PKEY_get_bn_param(key, OSSL_PKEY_PARAM_PUB_KEY, &number) != 1)
     return DhError(group, "give its value");
   const Number owned(number);
   std::vector<uint8_t> value(BytesOf(group));
@@ -90,15 +91,15 @@ Result<std::vector<uint8_t>> ValueOf(DhGroup group, const Key& key) {
   return value;
 }
 
-Result<keys::Secret> Derive(DhGroup group, const Key& own, const Key& peer) {
-  const KeyContext context(EVP_PKEY_CTX_new_from_pkey(nullptr, own.get(), nullptr));
+Result<keys::Secret> DeriveOf(DhGroup group, EVP_PKEY* own, EVP_PKEY* peer) {
+  const KeyContext context(EVP_PKEY_CTX_new_from_pkey(nullptr, own, nullptr));
   if (context == nullptr || EVP_PKEY_derive_init(context.get()) != 1) return DhError(group, "begin");
   unsigned pad = 1;
   const OSSL_PARAM params[] = {OSSL_PARAM_construct_uint(OSSL_EXCHANGE_PARAM_PAD, &pad),
                                OSSL_PARAM_construct_end()};
   if (EVP_PKEY_CTX_set_params(context.get(), params) != 1) return DhError(group, "keep leading zeros");
   // 1: whether the value is one of the group, so that the result cannot be one of a few that the peer has chosen.
-  if (EVP_PKEY_derive_set_peer_ex(context.get(), peer.get(), 1) != 1) return BadValue(group);
+  if (EVP_PKEY_derive_set_peer_ex(context.get(), peer, 1) != 1) return BadValue(group);
   keys::Secret shared = keys::Secret::Zeroes(BytesOf(group));
   size_t written = shared.size();
   if (EVP_PKEY_derive(context.get(), shared.mutable_bytes().data(), &written) != 1) return BadValue(group);
@@ -108,14 +109,30 @@ Result<keys::Secret> Derive(DhGroup group, const Key& own, const Key& peer) {
 
 }  // namespace
 
+void DhKey::Free::operator()(EVP_PKEY* key) const {
+  EVP_PKEY_free(key);
+}
+
+Result<DhKey> DhKey::Make(DhGroup group) {
+  CLEAT_CHECK(group != DhGroup::kNull);
+  CLEAT_ASSIGN(auto key, Generate(group));
+  CLEAT_ASSIGN(std::vector<uint8_t> value, ValueOf(group, key.get()));
+  return DhKey(group, Key(key.release()), std::move(value));
+}
+
+Result<keys::Secret> DhKey::Derive(std::span<const uint8_t> peer) const {
+  CLEAT_ASSIGN(const auto other, KeyOfPeer(group_, peer));
+  return DeriveOf(group_, key_.get(), other.get());
+}
+
+// The peer's value is looked at first: one of the wrong length costs nothing.
 Result<DhExchange> ExchangeDh(DhGroup group, std::span<const uint8_t> peer) {
   CLEAT_CHECK(group != DhGroup::kNull);
-  if (peer.empty() || peer.size() > BytesOf(group)) return BadValue(group);
   CLEAT_ASSIGN(const Key other, KeyOfPeer(group, peer));
   CLEAT_ASSIGN(const Key own, Generate(group));
   DhExchange exchange;
-  CLEAT_ASSIGN(exchange.value, ValueOf(group, own));
-  CLEAT_ASSIGN(exchange.shared, Derive(group, own, other));
+  CLEAT_ASSIGN(exchange.value, ValueOf(group, own.get()));
+  CLEAT_ASSIGN(exchange.shared, DeriveOf(group, own.get(), other.get()));
   return exchange;
 }
 

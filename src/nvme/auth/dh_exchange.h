@@ -6,8 +6,12 @@
 // (ffdhe8192) of one processor.
 #pragma once
 
+#include <openssl/types.h>
+
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -16,12 +20,36 @@
 
 namespace cleat::nvme::auth {
 
+// The key of a side that has to give its value before it knows the peer's. For one exchange. Move-only; it takes some KiB of the arena for
+// keys (keys/secret_arena.h), and is wiped when it goes.
+class DhKey {
+ public:
+  // Not of kNull. kInternal: OpenSSL cannot do it.
+  static Result<DhKey> Make(DhGroup group);
+
+  const std::vector<uint8_t>& value() const { return value_; }  // for the peer: BytesOf(group)
+  // What only the two sides can know: BytesOf(group). `peer`: the value of the other side, big-endian. kInvalidArgument: it is no good value
+  // of the group. kInternal: OpenSSL cannot do it.
+  Result<keys::Secret> Derive(std::span<const uint8_t> peer) const;
+
+ private:
+  struct Free {
+    void operator()(EVP_PKEY* key) const;
+  };
+  using Key = std::unique_ptr<EVP_PKEY, Free>;
+  DhKey(DhGroup group, Key key, std::vector<uint8_t> value)
+      : group_(group), key_(std::move(key)), value_(std::move(value)) {}
+  DhGroup group_;
+  Key key_;
+  std::vector<uint8_t> value_;
+};
+
 struct DhExchange {
   std::vector<uint8_t> value;  // ours, for the peer: BytesOf(group)
   keys::Secret shared;         // what only the two sides can know: BytesOf(group)
 };
 
-// `peer`: the value of the other side, big-endian. kInvalidArgument: it is no good value of the group. kInternal: OpenSSL cannot do it.
+// Both in one. Errors as those of DhKey.
 Result<DhExchange> ExchangeDh(DhGroup group, std::span<const uint8_t> peer);
 
 }  // namespace cleat::nvme::auth
