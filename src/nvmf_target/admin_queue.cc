@@ -29,7 +29,9 @@ AdminQueue::AdminQueue(AdminQueueHost& host, Accepted accepted, DescriptorBudget
       peer_address_(accepted.peer),
       peer_(TextOfAddress(accepted.peer)),
       connection_(new nvme::tcp::TargetConnection({.name = peer_}, *this)),
-      stream_(std::make_unique<TargetStream>(std::move(accepted.fd), peer_, *connection_)),
+      stream_(std::make_unique<TargetStream>(
+          std::move(accepted.fd), peer_, *connection_,
+          [&host](std::string_view identity) { return host.target().KeyFor(identity); })),
       descriptor_(std::move(descriptor)) {}
 
 AdminQueue::~AdminQueue() {
@@ -52,8 +54,7 @@ void AdminQueue::ConnectTimer::Fire(Timer& timer) {
 // ---- Commands
 
 TargetCommand* AdminQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_capsule_bytes) {
-  if (moves_to_ != nullptr || ends_when_sent_) return nullptr;  // not for this queue any more
-  if (reply_bytes_ > kRepliesMaxBytes) return nullptr;
+  if (!MayTake()) return nullptr;
   size_t number = 0;
   while (number < commands_.size() && commands_[number]->in_use) ++number;
   if (number == commands_.size()) {
@@ -64,6 +65,13 @@ TargetCommand* AdminQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_ca
   command.in_use = true;
   Resize(command, in_capsule_bytes);
   return &command;
+}
+
+bool AdminQueue::MayTake() const {
+  if (ends_when_sent_) return false;
+  // One at a time of a host that is not known yet: its commands take no more memory than that, and none overtakes the proof.
+  if (login_ != nullptr) return connection_->commands() == 0;
+  return moves_to_ == nullptr && reply_bytes_ <= kRepliesMaxBytes;
 }
 
 void AdminQueue::Resize(AdminCommand& command, uint32_t bytes) {
@@ -94,10 +102,14 @@ void AdminQueue::DataCame(TargetCommand& of_target) {
 }
 
 void AdminQueue::Execute(AdminCommand& command) {
+  if (login_ != nullptr) return LogIn(command);
   if (controller_ == nullptr) return Connect(command);
   const Answer answer = controller_->Execute(command.entry, command.memory, host_.control().now_ns());
   if (connection_->ended()) return;  // with this command
   PublishDeadline();
+  // A reset or a shutdown concerns I/O queues, too, whose hosts have not proved themselves yet: the controller does not know them.
+  if (!coming_.empty() && !controller_->ready())
+    CloseQueues({ErrorCode::kUnavailable, peer_ + ": the host has stopped its controller"});
   if (answer.kind == Answer::Kind::kHeld) {
     command.held = true;
     return;
@@ -118,27 +130,96 @@ void AdminQueue::Reply(AdminCommand& command, const Answer& answer) {
 }
 
 void AdminQueue::Connect(AdminCommand& command) {
-  const auto connected =
-      host_.target().Connect(command.entry, command.memory, local_, *this, host_.control().now_ns());
+  const auto connected = host_.target().Connect(command.entry, command.memory, local_, stream_->secured(),
+                                                *this, host_.control().now_ns());
   if (!connected.answer.ok()) {
     spdlog::debug("{}: Connect refused with status {:#x}", peer_, connected.answer.status);
     ends_when_sent_ = true;
     return Reply(command, connected.answer);
   }
   connect_over_.Cancel();
-  BecomeIdentified();
   if (connected.queue_id == 0) {
     controller_ = connected.controller;
     connection_->BecomeQueue(connected.entries, connected.flow_control, nvme::tcp::kAdminInCapsuleBytes);
-    PublishDeadline();
-    host_.AssociationBegan(*controller_, peer_);
   } else {
     connection_->BecomeQueue(connected.entries, connected.flow_control, host_.in_capsule_bytes());
     moves_to_ = static_cast<AdminQueue*>(&connected.controller->owner());
     moves_to_->coming_.insert(this);
     queue_id_ = connected.queue_id;
+    joined_ = connected.proof == nullptr;
+  }
+  if (connected.proof == nullptr) {
+    LetIn();
+  } else {
+    BeginLogin(connected.proof);
   }
   Reply(command, connected.answer);
+}
+
+void AdminQueue::LetIn() {
+  let_in_ = true;
+  BecomeIdentified();
+  if (moves_to_ != nullptr) return;
+  PublishDeadline();
+  host_.AssociationBegan(*controller_, peer_);
+}
+
+// ---- What a host has to prove
+
+void AdminQueue::BeginLogin(std::shared_ptr<const nvme::auth::ChapSecrets> secrets) {
+  const nvme::target::TargetController& controller = asked();
+  HostLoginOwner& owner = *this;
+  login_ =
+      std::make_unique<HostLogin>(host_.control(), host_.logins(),
+                                  HostLogin::Config{.peer = PeerOf(peer_address_),
+                                                    .host_nqn = controller.host_nqn(),
+                                                    .subsystem_nqn = controller.subsystem()->config().nqn,
+                                                    .secrets = std::move(secrets),
+                                                    .timeout_ns = HostLogin::TimeoutNs(controller.kato_ms())},
+                                  owner);
+}
+
+void AdminQueue::LogIn(AdminCommand& command) {
+  const Answer answer = login_->Execute(command.entry, command.memory);
+  if (answer.kind == Answer::Kind::kHeld) {
+    command.held = true;
+    return;
+  }
+  if (answer.kind == Answer::Kind::kDisconnect) ends_when_sent_ = true;
+  if (login_->proved()) {
+    if (const cleat::Status admitted = Admit(); !admitted.ok()) return Close(admitted.error());
+  }
+  Reply(command, answer);
+}
+
+cleat::Status AdminQueue::Admit() {
+  spdlog::debug("{}: {} has authenticated: {}", peer_, asked().host_nqn(), login_->how());
+  if (moves_to_ == nullptr) {
+    CLEAT_TRY(host_.target().Admit(*controller_, host_.control().now_ns()));
+  } else {
+    joined_ = moves_to_->controller_->Join(queue_id_);
+    if (!joined_)
+      return Error(ErrorCode::kUnavailable,
+                   fmt::format("{}: its association takes no queue {} any more", peer_, queue_id_));
+  }
+  login_.reset();
+  LetIn();
+  return {};
+}
+
+void AdminQueue::LoginAnswers(const Answer& answer) {
+  if (answer.kind == Answer::Kind::kDisconnect) ends_when_sent_ = true;
+  for (const auto& command : commands_) {
+    if (command->in_use && command->held) return Reply(*command, answer);
+  }
+}
+
+void AdminQueue::LoginFails(const std::string& reason) {
+  host_.HostRefused(asked().subsystem()->config().nqn, asked().host_nqn(), peer_, reason);
+}
+
+void AdminQueue::LoginIsLate() {
+  Close({ErrorCode::kDeadlineExceeded, peer_ + ": the host has not authenticated in time"});
 }
 
 void AdminQueue::Give(TargetCommand& of_target) {
@@ -184,7 +265,7 @@ void AdminQueue::MoveToAssociation() {
 
 void AdminQueue::AddQueue(uint16_t queue_id, std::unique_ptr<nvme::tcp::TargetConnection> connection,
                           std::unique_ptr<TargetStream> stream, DescriptorBudget::Reservation descriptor) {
-  const AdminQueueHost::Place place = host_.PlaceOf(*controller_, queue_id);
+  const AdminQueueHost::Place place = host_.PlaceOf(*controller_, queue_id, stream->incoming_cpu());
   IoQueue::Parts parts{
       .control = host_.control(),
       .port = place.port,
@@ -193,10 +274,11 @@ void AdminQueue::AddQueue(uint16_t queue_id, std::unique_ptr<nvme::tcp::TargetCo
       .stream = std::move(stream),
       .tuning = host_.tuning(),
       .name = fmt::format("{}, queue {}", peer_, queue_id),
+      .association = this,
       .deadline_ns = deadline_ns_,
       .on_drained = [this, queue_id](const Error& reason) { QueueDrained(queue_id, reason); }};
   const auto queue = std::make_shared<IoQueue>(std::move(parts));
-  io_queues_.emplace(queue_id, Queue{queue, std::move(descriptor)});
+  io_queues_.emplace(queue_id, Queue{queue, std::move(descriptor), place.claim});
   queue->Post([queue] { queue->Start(); });
   if (closing_ || !controller_->ready())
     CloseQueues({ErrorCode::kUnavailable, peer_ + ": its association ends"});
@@ -219,6 +301,7 @@ void AdminQueue::Close(const Error& reason) {
 
 void AdminQueue::Ended(const Error& reason) {
   connect_over_.Cancel();
+  if (login_ != nullptr) login_->Stop();
   BecomeIdentified();
   closing_ = true;
   deadline_ns_->store(0, std::memory_order_relaxed);  // what its I/O queues still read is not executed
@@ -228,11 +311,13 @@ void AdminQueue::Ended(const Error& reason) {
     // The association was told of a queue that does not come.
     AdminQueue& association = *std::exchange(moves_to_, nullptr);
     association.coming_.erase(this);
-    association.controller_->QueueEnded(queue_id_);
+    if (joined_) association.controller_->QueueEnded(queue_id_);
     association.OverIfDrained();
   }
-  if (controller_ != nullptr) {
+  if (controller_ != nullptr && let_in_) {
     host_.AssociationEnds(*controller_, reason);
+  } else if (reason.code == ErrorCode::kPermissionDenied && stream_->in_handshake()) {
+    host_.TlsRefused(reason);
   } else {
     spdlog::debug("{}", reason.message);
   }
@@ -260,12 +345,12 @@ bool AdminQueue::MayReceive() {
 }
 
 void AdminQueue::EndTurn() {
-  if (connection_->waits() && reply_bytes_ <= kRepliesMaxBytes && moves_to_ == nullptr && !ends_when_sent_) {
+  if (connection_->waits() && MayTake()) {
     connection_->Resume();
     stream_->Wake();
   }
-  const bool all_sent = connection_->commands() == 0 && !connection_->wants_to_send();
-  if (moves_to_ != nullptr && all_sent) return MoveToAssociation();
+  const bool all_sent = connection_->commands() == 0 && !stream_->wants_to_send();
+  if (moves_to_ != nullptr && login_ == nullptr && all_sent) return MoveToAssociation();
   if (ends_when_sent_ && all_sent && !connection_->ended())
     connection_->Abort({ErrorCode::kUnavailable, peer_ + ": over"});
   if (connection_->ended()) stream_->Close();

@@ -5,6 +5,9 @@
 //   accepted --ICReq, Connect--> admin queue ... ending, when it breaks or has to --> its I/O queues are drained --> over
 //                           \--> moved: handed to the association's AdminQueue --> over here
 //
+// A host that has something to prove does so on each queue behind its Connect (login/host_login.h): until then an admin queue's commands are not
+// executed, an I/O queue does not move, and either counts as a connection that has not said what it is.
+//
 // A host that has not connected within kConnectNs is dropped. All of it is on the control reactor.
 #pragma once
 
@@ -22,7 +25,9 @@
 #include "nvme/fabrics/names.h"
 #include "nvme/target/target.h"
 #include "nvme/tcp_target/target_connection.h"
+#include "nvmf/login/login_line.h"
 #include "nvmf_target/io/io_queue.h"
+#include "nvmf_target/login/host_login.h"
 #include "nvmf_target/socket/listener.h"
 #include "nvmf_target/socket/target_stream.h"
 
@@ -39,8 +44,11 @@ class AdminQueueHost {
   struct Place {
     IoPort& port;
     SubsystemPort& subsystem;
+    std::shared_ptr<void> claim;  // kept as long as the queue is there
   };
-  virtual Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id) = 0;
+  // `incoming_cpu`: of its connection (placement.h).
+  virtual Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id,
+                        int incoming_cpu) = 0;
   virtual uint32_t in_capsule_bytes() const = 0;
   virtual void AssociationBegan(const nvme::target::TargetController& controller,
                                 const std::string& peer) = 0;
@@ -48,8 +56,15 @@ class AdminQueueHost {
   virtual void AssociationChanged(const nvme::target::TargetController& controller, int more_queues) = 0;
   // The controller's deadline is another one.
   virtual void DeadlineChanged(uint64_t deadline_ns) = 0;
-  // A connection has said what it is, or is over before it has.
+  // The line of the arithmetic that hosts' proofs take.
+  virtual nvmf::LoginLine& logins() = 0;
+  // A host has come to the subsystem and is not believed to be who it says it is.
+  virtual void HostRefused(const std::string& subsystem_nqn, const std::string& host_nqn,
+                           const std::string& peer, const std::string& reason) = 0;
+  // A connection has said what it is, and proved what it has to, or is over before it has.
   virtual void Identified(const nvme::fabrics::TransportAddress& peer) = 0;
+  // A host has come by TLS, and there is no key that both have; names its address.
+  virtual void TlsRefused(const Error& reason) = 0;
   // Its admin queue has ended; what its I/O queues have in the storage goes on.
   virtual void AssociationEnds(const nvme::target::TargetController& controller, const Error& reason) = 0;
   // Nothing of it is left: it is destroyed once its caller is done.
@@ -61,7 +76,8 @@ class AdminQueueHost {
 
 class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
                          private nvme::target::ControllerOwner,
-                         private StreamOwner {
+                         private StreamOwner,
+                         private HostLoginOwner {
  public:
   static constexpr uint64_t kConnectNs = 10 * kNsPerSecond;
 
@@ -113,10 +129,25 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   // StreamOwner
   bool MayReceive() override;
   void EndTurn() override;
+  // HostLoginOwner
+  void LoginAnswers(const nvme::target::Answer& answer) override;
+  void LoginFails(const std::string& reason) override;
+  void LoginIsLate() override;
 
   static void Resize(AdminCommand& command, uint32_t bytes);
   void Execute(AdminCommand& command);
   void Connect(AdminCommand& command);
+  bool MayTake() const;
+  // The controller that its Connect has asked for.
+  const nvme::target::TargetController& asked() const {
+    return moves_to_ == nullptr ? *controller_ : *moves_to_->controller_;
+  }
+  // What the host has to prove before LetIn.
+  void BeginLogin(std::shared_ptr<const nvme::auth::ChapSecrets> secrets);
+  void LogIn(AdminCommand& command);
+  // The host is believed: its association begins, or its I/O queue may move there. An error: this comes too late.
+  cleat::Status Admit();
+  void LetIn();
   void Reply(AdminCommand& command, const nvme::target::Answer& answer);
   // Of an I/O queue: the association that it belongs to takes it over, once the answer to its Connect has left.
   void MoveToAssociation();
@@ -144,11 +175,15 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   struct Queue {
     std::shared_ptr<IoQueue> queue;
     DescriptorBudget::Reservation descriptor;
+    std::shared_ptr<void> claim;  // of its place
   };
   std::map<uint16_t, Queue> io_queues_;
   std::set<AdminQueue*> coming_;    // I/O queues whose Connect is being answered
   AdminQueue* moves_to_ = nullptr;  // of such a one: its association
   uint16_t queue_id_ = 0;
+  bool joined_ = false;               // the association's controller has its identifier
+  std::unique_ptr<HostLogin> login_;  // nullptr: nothing is to be proved, or it was
+  bool let_in_ = false;
   uint64_t reply_bytes_ = 0;  // of commands that were not given back
   bool identified_ = false;
   bool ends_when_sent_ = false;  // a refused Connect, or Disconnect

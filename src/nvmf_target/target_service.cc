@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/version.h"
+#include "nvmf_target/placement.h"
 
 namespace cleat::nvmf_target {
 
@@ -22,12 +23,6 @@ constexpr uint32_t kInCapsuleBytes = 16 * 1024;
 constexpr uint32_t kQueueEntriesMax = 256;
 constexpr uint32_t kReceiveBufferBytes = 64 * 1024;
 constexpr uint64_t kTickLeastNs = 50 * kNsPerMs;
-
-// Without the port, which is another one for each connection.
-std::string AddressOf(TransportAddress peer) {
-  peer.port = 0;
-  return TextOfAddress(peer);
-}
 
 nvme::target::TargetLimits Limits() {
   nvme::target::TargetLimits limits;
@@ -89,8 +84,8 @@ Status TargetService::Serve(const std::string& nqn, Addresses addresses) {
   Shown& shown = *Find(nqn);
   if (shown.served) return Ok{};
   CLEAT_TRY(target_.Add(shown.config));
-  for (const auto& [nsid, shape] : shown.namespaces) {
-    const Status put = target_.PutNamespace(nqn, nsid, shape);
+  for (const auto& [nsid, space] : shown.namespaces) {
+    const Status put = target_.PutNamespace(nqn, nsid, space.shape);
     CLEAT_CHECK(put.ok());  // AddNamespace has checked it
   }
   if (Status listening = Listen(shown.config, addresses); !listening.ok()) {
@@ -123,10 +118,9 @@ bool TargetService::AnyQueueOf(const std::string& nqn) const {
   });
 }
 
-Status TargetService::SetHosts(const std::string& nqn, std::vector<std::string> hosts) {
+Status TargetService::SetHosts(const std::string& nqn, std::vector<nvme::target::HostAccess> hosts) {
   Shown* const shown = Find(nqn);
   if (shown == nullptr) return Error(ErrorCode::kNotFound, nqn + ": there is no such subsystem");
-  if (shown->config.hosts == hosts) return Ok{};
   if (shown->served) CLEAT_TRY(target_.SetHosts(nqn, hosts));
   shown->config.hosts = std::move(hosts);
   return Ok{};
@@ -138,20 +132,23 @@ Task<Status> TargetService::AddNamespace(std::string nqn, uint32_t nsid, Namespa
   CLEAT_CO_TRY(nvme::target::CheckShape(parts.shape));
   Shown* shown = Find(nqn);
   CLEAT_CHECK(shown != nullptr && nsid > 0 && nsid <= kNamespacesMax && !shown->namespaces.contains(nsid));
+  Shown::Namespace known{.shape = parts.shape};
   for (const auto& [reactor, subsystem] : shown->ports) {
     IoPort& port = PortOf(*reactor);
     co_await reactor->Enter();
     const NamespaceChannel on = parts.channel_on(*reactor);
+    port.LearnCpu();
     port.UseCounters(on.reactor_counters);
     if (on.channel != nullptr) on.channel->SetFrontEnd(&IoQueue::FrontEnd());
     NamespacePort& space = subsystem->namespaces[nsid - 1];
     space.channel = on.channel;
     space.counters = on.counters;
+    space.older = known.older.get();
     space.open = on.channel != nullptr;
     ++space.epoch;
     co_await control_.Enter();
   }
-  shown->namespaces.emplace(nsid, parts.shape);
+  shown->namespaces.emplace(nsid, std::move(known));
   if (!shown->served) co_return Ok{};
   co_return target_.PutNamespace(nqn, nsid, parts.shape);
 }
@@ -160,19 +157,29 @@ Status TargetService::ChangeNamespace(const std::string& nqn, uint32_t nsid,
                                       const nvme::target::NamespaceShape& shape) {
   Shown* const shown = Find(nqn);
   CLEAT_CHECK(shown != nullptr && shown->namespaces.contains(nsid));
-  shown->namespaces[nsid] = shape;
+  shown->namespaces[nsid].shape = shape;
   return shown->served ? target_.PutNamespace(nqn, nsid, shape) : Ok{};
 }
 
 Task<void> TargetService::RemoveNamespace(std::string nqn, uint32_t nsid) {
   Shown* const shown = Find(nqn);
-  if (shown == nullptr || shown->namespaces.erase(nsid) == 0) co_return;
+  if (shown == nullptr) co_return;
+  const auto known = shown->namespaces.extract(nsid);
+  if (known.empty()) co_return;
   if (shown->served) (void)target_.RemoveNamespace(nqn, nsid);
+  // On all reactors before any is waited for: what is held on one may wait for what another one has in the storage.
   for (const auto& [reactor, subsystem] : shown->ports) {
     IoPort& port = PortOf(*reactor);
     co_await reactor->Enter();
     NamespacePort& space = subsystem->namespaces[nsid - 1];
     space.open = false;
+    port.order().AbandonHeld(space, [](IoCommand& command) { command.queue->NamespaceGone(command); });
+    co_await control_.Enter();
+  }
+  for (const auto& [reactor, subsystem] : shown->ports) {
+    IoPort& port = PortOf(*reactor);
+    co_await reactor->Enter();
+    NamespacePort& space = subsystem->namespaces[nsid - 1];
     if (space.in_flight > 0) {
       Event drained(*reactor);
       space.drained = &drained;
@@ -184,6 +191,7 @@ Task<void> TargetService::RemoveNamespace(std::string nqn, uint32_t nsid) {
     port.FlushCounters();
     space.channel = nullptr;
     space.counters = nullptr;
+    space.older = nullptr;
     co_await control_.Enter();
   }
 }
@@ -219,7 +227,7 @@ void TargetService::StopListening(std::span<const TransportAddress> addresses) {
 }
 
 bool TargetService::MayAccept(const TransportAddress& peer) const {
-  const auto of_one = unknown_of_one_.find(AddressOf(peer));
+  const auto of_one = unknown_of_one_.find(PeerOf(peer));
   return connections_.size() + io_queues_ < kConnectionsMax && unknown_ < kUnknownMax &&
          (of_one == unknown_of_one_.end() || of_one->second < kUnknownOfOneMax);
 }
@@ -240,7 +248,7 @@ void TargetService::Accept(Accepted accepted) {
     descriptor = std::move(reserved).value();
   }
   ++unknown_;
-  ++unknown_of_one_[AddressOf(accepted.peer)];
+  ++unknown_of_one_[PeerOf(accepted.peer)];
   AdminQueueHost& host = *this;
   auto queue = std::make_unique<AdminQueue>(host, std::move(accepted), std::move(descriptor));
   AdminQueue& started = *queue;
@@ -250,7 +258,7 @@ void TargetService::Accept(Accepted accepted) {
 
 void TargetService::Identified(const TransportAddress& peer) {
   --unknown_;
-  const auto of_one = unknown_of_one_.find(AddressOf(peer));
+  const auto of_one = unknown_of_one_.find(PeerOf(peer));
   if (--of_one->second == 0) unknown_of_one_.erase(of_one);
 }
 
@@ -263,11 +271,19 @@ IoPort& TargetService::PortOf(Reactor& reactor) {
 }
 
 AdminQueueHost::Place TargetService::PlaceOf(const nvme::target::TargetController& controller,
-                                             uint16_t queue_id) {
+                                             uint16_t queue_id, int incoming_cpu) {
   Shown& shown = *Find(controller.subsystem()->config().nqn);
+  std::vector<ReactorLoad> loads;
+  for (Reactor* const reactor : shown.reactors)
+    loads.push_back({PortOf(*reactor).cpu(), queues_on_[reactor]});
   // One host's queues on all reactors in turn; several hosts' first queues on different ones.
-  Reactor* const reactor = shown.reactors[(size_t{controller.id()} + queue_id) % shown.reactors.size()];
-  return {PortOf(*reactor), *shown.ports.at(reactor)};
+  const size_t in_turn = (size_t{controller.id()} + queue_id) % shown.reactors.size();
+  Reactor* const reactor =
+      shown.reactors[ChooseReactor(loads, tuning_.follows_packets ? incoming_cpu : kAnyCpu, in_turn)];
+  uint32_t& queues = queues_on_[reactor];
+  ++queues;
+  return {PortOf(*reactor), *shown.ports.at(reactor),
+          std::shared_ptr<void>(&queues, [](void* count) { --*static_cast<uint32_t*>(count); })};
 }
 
 uint32_t TargetService::in_capsule_bytes() const {
@@ -279,14 +295,11 @@ TargetService::Shown* TargetService::ShownOf(const nvme::target::TargetControlle
   return controller.discovery() ? nullptr : Find(controller.subsystem()->config().nqn);
 }
 
-bool TargetService::MayLog() {
-  if (control_.now_ns() - log_begun_ns_ >= kLogNs) {
-    log_begun_ns_ = control_.now_ns();
-    log_lines_ = 0;
-  }
-  if (++log_lines_ == kLogLinesMax)
-    spdlog::info("NVMe/TCP hosts: more come and go; they are left out here for some seconds");
-  return log_lines_ < kLogLinesMax;
+bool TargetService::MayLog(LogBudget& budget, const char* what) {
+  if (control_.now_ns() - budget.begun_ns >= kLogNs) budget = {.begun_ns = control_.now_ns()};
+  if (++budget.lines == kLogLinesMax)
+    spdlog::info("NVMe/TCP hosts: more {}; they are left out here for some seconds", what);
+  return budget.lines < kLogLinesMax;
 }
 
 void TargetService::AssociationBegan(const nvme::target::TargetController& controller,
@@ -294,7 +307,7 @@ void TargetService::AssociationBegan(const nvme::target::TargetController& contr
   Shown* const shown = ShownOf(controller);
   if (shown == nullptr) return;
   ++shown->connections;
-  if (MayLog())
+  if (MayLog(coming_and_going_, "come and go"))
     spdlog::info("{}: {} has connected from {}: controller {}", shown->name, controller.host_nqn(), peer,
                  controller.id());
   AssociationChanged(controller, 0);
@@ -319,9 +332,20 @@ void TargetService::TellTimer::Fire(Timer& timer) {
 
 void TargetService::AssociationEnds(const nvme::target::TargetController& controller, const Error& reason) {
   const Shown* const shown = ShownOf(controller);
-  if (shown != nullptr && MayLog())
+  if (shown != nullptr && MayLog(coming_and_going_, "come and go"))
     spdlog::info("{}: {} has left, controller {}: {}", shown->name, controller.host_nqn(), controller.id(),
                  reason.message);
+}
+
+void TargetService::TlsRefused(const Error& reason) {
+  if (MayLog(refusals_, "are refused")) spdlog::info("NVMe/TCP host not let in: {}", reason.message);
+}
+
+void TargetService::HostRefused(const std::string& subsystem_nqn, const std::string& host_nqn,
+                                const std::string& peer, const std::string& reason) {
+  const Shown* const shown = Find(subsystem_nqn);
+  if (shown != nullptr && MayLog(refusals_, "are refused"))
+    spdlog::warn("{}: {} at {} is refused: {}", shown->name, host_nqn, peer, reason);
 }
 
 void TargetService::Over(AdminQueue& queue) {
@@ -334,14 +358,18 @@ SubsystemStatus TargetService::StatusOf(const std::string& nqn) const {
   std::set<std::string> hosts;
   for (const auto& [queue, connection] : connections_) {
     const nvme::target::TargetController* const controller = queue->controller();
-    if (controller == nullptr || controller->discovery() || controller->subsystem()->config().nqn != nqn)
+    if (controller == nullptr || controller->discovery() || !controller->proved() ||
+        controller->subsystem()->config().nqn != nqn)
       continue;
     ++status.controllers;
     status.io_queues += static_cast<uint32_t>(queue->io_queues());
     hosts.insert(controller->host_nqn());
   }
   const auto shown = subsystems_.find(nqn);
-  if (shown != subsystems_.end()) status.connections = shown->second.connections;
+  if (shown != subsystems_.end()) {
+    status.connections = shown->second.connections;
+    for (const auto& [nsid, space] : shown->second.namespaces) status.held_writes += space.older->held();
+  }
   status.hosts.assign(hosts.begin(), hosts.end());
   return status;
 }

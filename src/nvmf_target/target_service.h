@@ -54,6 +54,7 @@ struct SubsystemStatus {
   uint32_t io_queues = 0;
   uint64_t connections = 0;        // associations, since it is there
   std::vector<std::string> hosts;  // that are connected, each once
+  uint32_t held_writes = 0;        // that wait for older ones of paths that have ended, or that take long
 };
 
 class TargetService final : private AdminQueueHost {
@@ -65,6 +66,8 @@ class TargetService final : private AdminQueueHost {
   static constexpr size_t kConnectionsMax = 8192;
   static constexpr size_t kUnknownMax = 1024;
   static constexpr size_t kUnknownOfOneMax = 256;
+  // Of a line of the target's own, not the one of the engine's own paths: strangers that keep it busy delay no disk of this engine's.
+  static constexpr uint32_t kLoginThreads = 1;
 
   // `descriptors`: of which each connection has one; nullptr: nobody counts.
   TargetService(Reactor& control, DescriptorBudget* descriptors, StreamTuning tuning = {},
@@ -86,7 +89,7 @@ class TargetService final : private AdminQueueHost {
   // served as before.
   Task<Status> Withdraw(std::string nqn, uint64_t deadline_ns = kNoDeadline);
   // Hosts that are not in the list any more lose their connections.
-  Status SetHosts(const std::string& nqn, std::vector<std::string> hosts);
+  Status SetHosts(const std::string& nqn, std::vector<nvme::target::HostAccess> hosts);
 
   // ---- Namespaces of a subsystem that is there
   // Every reactor serves it, and hosts are told. An error changes nothing.
@@ -109,7 +112,11 @@ class TargetService final : private AdminQueueHost {
     std::vector<Reactor*> reactors;
     std::function<void()> on_change;
     std::map<Reactor*, std::unique_ptr<SubsystemPort>> ports;
-    std::map<uint32_t, nvme::target::NamespaceShape> namespaces;
+    struct Namespace {
+      nvme::target::NamespaceShape shape;
+      std::unique_ptr<OlderWrites> older = std::make_unique<OlderWrites>();
+    };
+    std::map<uint32_t, Namespace> namespaces;
     bool served = false;
     uint64_t connections = 0;
   };
@@ -134,19 +141,29 @@ class TargetService final : private AdminQueueHost {
   Reactor& control() override { return control_; }
   nvme::target::Target& target() override { return target_; }
   std::span<uint8_t> receive_buffer() override { return receive_buffer_; }
+  nvmf::LoginLine& logins() override { return logins_; }
+  void HostRefused(const std::string& subsystem_nqn, const std::string& host_nqn, const std::string& peer,
+                   const std::string& reason) override;
   const StreamTuning& tuning() const override { return tuning_; }
-  Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id) override;
+  Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id,
+                int incoming_cpu) override;
   uint32_t in_capsule_bytes() const override;
   void AssociationBegan(const nvme::target::TargetController& controller, const std::string& peer) override;
   void AssociationChanged(const nvme::target::TargetController& controller, int more_queues) override;
   void DeadlineChanged(uint64_t deadline_ns) override;
   void Identified(const nvme::fabrics::TransportAddress& peer) override;
+  void TlsRefused(const Error& reason) override;
   void AssociationEnds(const nvme::target::TargetController& controller, const Error& reason) override;
   void Over(AdminQueue& queue) override;
 
   Shown* Find(const std::string& nqn);
   Shown* ShownOf(const nvme::target::TargetController& controller);
-  bool MayLog();
+  // Of one kind of line.
+  struct LogBudget {
+    uint64_t begun_ns = 0;
+    uint32_t lines = 0;  // since then
+  };
+  bool MayLog(LogBudget& budget, const char* what);
   Status Listen(const nvme::target::SubsystemConfig& config, Addresses addresses);
   bool MayAccept(const nvme::fabrics::TransportAddress& peer) const;
   void StopListening(std::span<const nvme::fabrics::TransportAddress> addresses);
@@ -160,6 +177,7 @@ class TargetService final : private AdminQueueHost {
   const StreamTuning tuning_;
   const PortLimits port_limits_;
   nvme::target::Target target_;
+  nvmf::LoginLine logins_{kLoginThreads};
   std::vector<uint8_t> receive_buffer_;
   std::map<std::string, Shown> subsystems_;
   std::map<std::string, Listening> listeners_;                      // by the address's text
@@ -168,12 +186,13 @@ class TargetService final : private AdminQueueHost {
   size_t unknown_ = 0;                            // of connections_, that have not said what they are
   std::map<std::string, size_t> unknown_of_one_;  // by the peer's address
   std::map<Reactor*, std::unique_ptr<IoPort>> ports_;
-  Event changed_;  // pulsed when a connection is over
+  std::map<Reactor*, uint32_t> queues_on_;  // I/O queues
+  Event changed_;                           // pulsed when a connection is over
   TickTimer tick_{*this};
   TellTimer tell_{*this};
   std::set<std::string> changed_subsystems_;  // to be told
-  uint64_t log_begun_ns_ = 0;
-  uint32_t log_lines_ = 0;  // since then
+  LogBudget coming_and_going_;
+  LogBudget refusals_;  // which those that come and go do not hide
 };
 
 }  // namespace cleat::nvmf_target

@@ -63,10 +63,13 @@ TargetController::TargetController(Config config, const TargetLimits& limits, co
       subsystem_(subsystem),
       discovery_(discovery),
       owner_(owner),
-      kato_ms_(RoundUpKato(config_.kato_ms)) {
+      kato_ms_(RoundUpKato(config_.kato_ms)),
+      proved_(!config_.proves) {
   CLEAT_CHECK((subsystem == nullptr) != (discovery == nullptr));
   settings_.events_enabled = EventsOf(this->discovery());
   RestartTimer(now_ns);
+  // How long the proof may take is for its queue's owner to say.
+  if (!proved_) deadline_ns_ = UINT64_MAX;
 }
 
 // ---- Life
@@ -79,6 +82,12 @@ bool TargetController::ready() const {
 uint32_t TargetController::io_queues_max() const {
   if (subsystem_ == nullptr) return 0;
   return settings_.queues_granted == 0 ? subsystem_->config().io_queues_max : settings_.queues_granted;
+}
+
+bool TargetController::Join(uint16_t queue_id) {
+  if (!ready() || queue_id == 0 || queue_id > io_queues_max() || HasQueue(queue_id)) return false;
+  AddQueue(queue_id);
+  return true;
 }
 
 void TargetController::QueueEnded(uint16_t queue_id) {
@@ -150,6 +159,8 @@ Answer TargetController::Execute(const SubmissionEntry& entry, std::span<const u
     return {.status = status_field::kKeepAliveExpired, .data = {}};
   }
   if (ending_) return {.status = status_field::kAbortedByQueueDeletion, .data = {}};
+  // Whoever has the queue does not ask before it is proved; this is the second lock of the door. It is no sign of life.
+  if (!proved_) return Refused(status_field::kCommandSpecific | fabrics::kAuthenticationRequired);
   Touch(now_ns);
   if (entry.opcode == static_cast<uint8_t>(AdminOpcode::kFabrics)) return Fabrics(entry, now_ns);
   return Admin(entry, now_ns);

@@ -83,6 +83,7 @@ class TargetController {
     uint32_t kato_ms = 0;             // 0: no keep alive timer; only of discovery controllers
     fabrics::TransportAddress local;  // by which the host came in
     std::string firmware;             // FR
+    bool proves = false;  // the host has to authenticate before any other command of it is executed
   };
   // The log that the discovery service has for this controller's host.
   class DiscoveryLogSource {
@@ -104,6 +105,8 @@ class TargetController {
   const fabrics::Uuid& host_id() const { return config_.host_id; }
   const fabrics::TransportAddress& local() const { return config_.local; }
   bool discovery() const { return discovery_ != nullptr; }
+  // Whether the host is believed to be who it says it is. Until then each command ends with Authentication Required.
+  bool proved() const { return proved_; }
   const Subsystem* subsystem() const { return subsystem_; }  // nullptr: of a discovery controller
   ControllerOwner& owner() const { return owner_; }
   // Whether I/O queues may be connected and I/O commands executed: enabled, ready, neither being shut down nor ending.
@@ -118,7 +121,10 @@ class TargetController {
   // A fabrics command on a connected I/O queue: Disconnect, or one that does not belong there.
   Answer ExecuteOnQueue(const fabrics::SubmissionEntry& entry) const;
 
-  // An I/O queue that Target::Connect has added to it has ended: nothing of it can have an effect any more.
+  // An I/O queue whose host had to prove itself on it has done so, and belongs to the association from now on; others do since their Connect. A
+  // stranger's queue has no identifier until then, so that it keeps none from the host. False: another queue has it, or none may come any more.
+  bool Join(uint16_t queue_id);
+  // An I/O queue that belongs to it has ended: nothing of it can have an effect any more.
   void QueueEnded(uint16_t queue_id);
   bool HasQueue(uint16_t queue_id) const { return queue_id < kQueuesMax && queues_.test(queue_id); }
 
@@ -203,6 +209,7 @@ class TargetController {
   uint32_t configuration_ = 0;  // CC
   uint32_t status_ = 0;         // CSTS
   bool ending_ = false;
+  bool proved_;
   bool resetting_ = false;  // CC.EN was cleared, and queues are left
   Settings settings_;
   std::bitset<kQueuesMax> queues_;

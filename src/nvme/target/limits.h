@@ -12,12 +12,19 @@ namespace cleat::nvme::target {
 
 inline constexpr uint32_t kControllersMax =
     64;  // of one NVM subsystem: hosts, and paths of one host, at a time
+// Of them those whose host has not proved yet who it is, and of these those of one host's name: whoever names one host whose secret it does not
+// have keeps out that host alone, and who names four all hosts of the subsystem that have something to prove, until it is dropped.
+inline constexpr uint32_t kUnprovedMax = kControllersMax / 2;
+inline constexpr uint32_t kUnprovedOfOneHostMax = kControllersMax / 8;
+inline constexpr uint32_t kAllUnprovedMax = 256;          // of all subsystems
 inline constexpr uint32_t kDiscoveryControllersMax = 64;  // of the discovery service
 inline constexpr uint32_t kAllControllersMax = 1024;      // of all subsystems and the discovery service
 inline constexpr uint32_t kSubsystemsMax = 1024;
 inline constexpr uint32_t kNamespacesMax = 64;  // of one subsystem; NSIDs are 1 to this
 inline constexpr uint32_t kHostsMax = 64;       // that one subsystem lets in
 inline constexpr uint32_t kAddressesMax = 8;    // at which one subsystem is reached
+// Pre-shared keys of one host, in as many subsystems, that open the discovery service: each takes some ten microseconds to try.
+inline constexpr uint32_t kDiscoveryKeysMax = 64;
 
 // ---- What a controller offers whatever the engine.
 

@@ -295,8 +295,10 @@ LogBytes DiscoveryLog(uint64_t generation, const std::vector<DiscoveryEntry>& en
   constexpr size_t kHeaderBytes = 1024, kEntryBytes = 1024, kRecords = 8;
   constexpr size_t kType = 0, kFamily = 1, kKind = 2, kTreq = 3, kPortId = 4, kController = 6,
                    kAdminEntries = 8, kFlags = 10, kService = 32, kServiceBytes = 32, kSubsystem = 256,
-                   kAddress = 512, kAddressBytes = 256;
-  constexpr uint8_t kNoFlowControl = 1U << 2;  // TREQ: SQ flow control may be off; no word of secure channels
+                   kAddress = 512, kAddressBytes = 256, kSecurity = 768;
+  constexpr uint8_t kNoFlowControl = 1U << 2;           // TREQ: SQ flow control may be off
+  constexpr uint8_t kSecureChannelRequired = 1;         // TREQ; 0 there says nothing of secure channels
+  constexpr uint8_t kTls13 = 2;                         // SECTYPE
   constexpr uint16_t kPersistentConnections = 1U << 1;  // EFLAGS of a discovery service
   LogBytes log(kHeaderBytes + entries.size() * kEntryBytes);
   Put(log, 0, generation);
@@ -308,7 +310,8 @@ LogBytes DiscoveryLog(uint64_t generation, const std::vector<DiscoveryEntry>& en
     record[kType] = static_cast<uint8_t>(fabrics::TransportType::kTcp);
     record[kFamily] = static_cast<uint8_t>(entry.address.family);
     record[kKind] = static_cast<uint8_t>(entry.kind);
-    record[kTreq] = kNoFlowControl;
+    record[kTreq] = kNoFlowControl | (entry.tls ? kSecureChannelRequired : 0);
+    if (entry.tls) record[kSecurity] = kTls13;
     Put(record, kPortId, entry.port_id);
     Put(record, kController, fabrics::kAnyController);
     Put(record, kAdminEntries, static_cast<uint16_t>(kAdminEntriesMax));

@@ -51,6 +51,7 @@ struct DiscoveryEntry {
   std::string nqn;
   fabrics::TransportAddress address;
   uint16_t port_id = 0;
+  bool tls = false;  // the host that asks is let in by TLS 1.3 alone; else in plain TCP alone
 };
 LogBytes DiscoveryLog(uint64_t generation, const std::vector<DiscoveryEntry>& entries);
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -25,12 +26,17 @@ cleat::Status CheckText(const std::string& text, size_t bytes_max, std::string_v
 
 }  // namespace
 
-cleat::Status CheckHosts(const std::vector<std::string>& hosts) {
+cleat::Status CheckHosts(const std::vector<HostAccess>& hosts) {
   if (hosts.size() > kHostsMax) {
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("{} hosts are let in, at most {} may be", hosts.size(), kHostsMax));
   }
-  for (const std::string& host : hosts) CLEAT_TRY(fabrics::CheckNqn(host, "a host's NQN"));
+  std::set<std::string_view> nqns;
+  for (const HostAccess& host : hosts) {
+    CLEAT_TRY(fabrics::CheckNqn(host.nqn, "a host's NQN"));
+    if (!nqns.insert(host.nqn).second)
+      return Error(ErrorCode::kInvalidArgument, fmt::format("host {} is let in twice", host.nqn));
+  }
   return {};
 }
 
@@ -57,12 +63,17 @@ cleat::Status CheckConfig(const SubsystemConfig& config) {
 }
 
 Subsystem::Subsystem(SubsystemConfig config) : config_(std::move(config)) {
-  hosts_.insert(config_.hosts.begin(), config_.hosts.end());
+  SetHosts(std::exchange(config_.hosts, {}));
 }
 
-void Subsystem::SetHosts(std::vector<std::string> hosts) {
-  hosts_ = {hosts.begin(), hosts.end()};
-  config_.hosts = std::move(hosts);
+void Subsystem::SetHosts(std::vector<HostAccess> hosts) {
+  hosts_.clear();
+  for (HostAccess& host : hosts) hosts_.emplace(host.nqn, std::move(host));
+}
+
+const HostAccess* Subsystem::FindHost(std::string_view host_nqn) const {
+  const auto found = hosts_.find(host_nqn);
+  return found == hosts_.end() ? nullptr : &found->second;
 }
 
 const NamespaceShape* Subsystem::Find(uint32_t nsid) const {

@@ -8,8 +8,8 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +18,7 @@
 #include "nvme/fabrics/commands.h"
 #include "nvme/fabrics/log_pages.h"
 #include "nvme/fabrics/names.h"
+#include "nvme/target/access/host_access.h"
 #include "nvme/target/namespace_shape.h"
 
 namespace cleat::nvme::target {
@@ -27,16 +28,16 @@ struct SubsystemConfig {
   std::string serial;           // SN: 1 to 20 printable bytes
   std::string model = "Cleat";  // MN: 1 to 40
   std::vector<fabrics::TransportAddress>
-      addresses;                   // where the engine listens for it: 1 to kAddressesMax, wildcards too
-  std::vector<std::string> hosts;  // NQNs that are let in, at most kHostsMax; empty: nobody
-  uint32_t io_queues_max = 8;      // of one controller, from 1 on
+      addresses;                  // where the engine listens for it: 1 to kAddressesMax, wildcards too
+  std::vector<HostAccess> hosts;  // that are let in, at most kHostsMax, each NQN once; none: nobody
+  uint32_t io_queues_max = 8;     // of one controller, from 1 on
   // The identifiers of its controllers, taken in turn. Engines that show one subsystem have ranges that are apart.
   uint16_t controller_id_first = 1;
   uint16_t controller_id_last = fabrics::kControllerIdLast;
 };
 // kInvalidArgument, with the field's name.
 cleat::Status CheckConfig(const SubsystemConfig& config);
-cleat::Status CheckHosts(const std::vector<std::string>& hosts);
+cleat::Status CheckHosts(const std::vector<HostAccess>& hosts);
 
 class Subsystem {
  public:
@@ -44,7 +45,9 @@ class Subsystem {
   explicit Subsystem(SubsystemConfig config);
 
   const SubsystemConfig& config() const { return config_; }
-  bool Admits(std::string_view host_nqn) const { return hosts_.contains(host_nqn); }
+  bool Admits(std::string_view host_nqn) const { return FindHost(host_nqn) != nullptr; }
+  // nullptr: it is not let in.
+  const HostAccess* FindHost(std::string_view host_nqn) const;
 
   // nullptr: there is none.
   const NamespaceShape* Find(uint32_t nsid) const;
@@ -68,13 +71,13 @@ class Subsystem {
     fabrics::AnaState ana = fabrics::AnaState::kOptimized;
     uint64_t changes = 0;
   };
-  void SetHosts(std::vector<std::string> hosts);
+  void SetHosts(std::vector<HostAccess> hosts);
   void Put(uint32_t nsid, const NamespaceShape& shape);
   void Remove(uint32_t nsid);
   bool SetAna(uint32_t nsid, fabrics::AnaState state);  // whether it is another
 
   SubsystemConfig config_;
-  std::set<std::string, std::less<>> hosts_;
+  std::map<std::string, HostAccess, std::less<>> hosts_;             // by NQN
   std::array<std::optional<Entry>, kNamespacesMax + 1> namespaces_;  // by NSID
   uint64_t ana_changes_ = 0;
 };

@@ -20,6 +20,7 @@ using fabrics::SubmissionEntry;
 using fabrics::TransportAddress;
 
 constexpr uint16_t kFirstId = 1;
+constexpr uint64_t kAuthenticationAsked = 1U << 17;  // of Connect's result: AUTHREQ's ATR
 
 void CheckLimits(const TargetLimits& limits) {
   CLEAT_CHECK(limits.in_capsule_bytes % 16 == 0);
@@ -62,6 +63,15 @@ std::optional<std::string> NqnIn(const char (&field)[kBytes]) {
   if (length == kBytes) return std::nullopt;
   std::string nqn(field, length);
   return fabrics::CheckNqn(nqn, "it") ? std::optional(std::move(nqn)) : std::nullopt;
+}
+
+// Whether a connection that was secured as `secured` may say that it is this host's to this subsystem. `host`: nullptr for the discovery
+// service, which everybody may ask, in plain TCP too.
+bool IsSecuredFor(const SecuredAs* secured, const HostAccess* host, std::string_view host_nqn,
+                  std::string_view subsystem_nqn) {
+  if (secured == nullptr) return host == nullptr || host->psk == nullptr;
+  if (secured->host_nqn != host_nqn || secured->subsystem_nqn != subsystem_nqn) return false;
+  return host == nullptr || (host->psk != nullptr && secured->psk != nullptr && *secured->psk == *host->psk);
 }
 
 bool IsWildcard(const TransportAddress& address) {
@@ -162,18 +172,35 @@ cleat::Status Target::Remove(std::string_view nqn) {
   return {};
 }
 
-cleat::Status Target::SetHosts(std::string_view nqn, std::vector<std::string> hosts) {
+cleat::Status Target::SetHosts(std::string_view nqn, std::vector<HostAccess> hosts) {
   CLEAT_ASSIGN(Shown* const shown, Known(nqn));
   CLEAT_TRY(CheckHosts(hosts));
   Subsystem& subsystem = *shown->subsystem;
-  const std::set<std::string, std::less<>> before = subsystem.hosts_;
+  const auto before = std::exchange(subsystem.hosts_, {});
   subsystem.SetHosts(std::move(hosts));
-  if (subsystem.hosts_ == before) return {};
-  DiscoveryChanged([&](const std::string& host) { return before.contains(host) != subsystem.Admits(host); });
+  const auto find = [](const auto& named, const std::string& host) {
+    const auto found = named.find(host);
+    return found == named.end() ? nullptr : &found->second;
+  };
+  const auto has_key = [](const HostAccess* host) { return host != nullptr && host->psk != nullptr; };
+  // Whether the discovery log says something else to the host.
+  const auto is_other = [&](const std::string& host) {
+    const HostAccess *const was = find(before, host), *const is = subsystem.FindHost(host);
+    return (was == nullptr) != (is == nullptr) || has_key(was) != has_key(is);
+  };
+  const auto changes = [&](const auto& some) {
+    return std::ranges::any_of(some, [&](const auto& host) { return is_other(host.first); });
+  };
+  if (changes(before) || changes(subsystem.hosts_)) DiscoveryChanged(is_other);
   for (const auto& [id, controller] : shown->controllers) {
-    if (subsystem.Admits(controller->host_nqn())) continue;
-    controller->End({ErrorCode::kPermissionDenied,
-                     fmt::format("host {} is not let in any more", controller->host_nqn())});
+    const HostAccess *const was = find(before, controller->host_nqn()), *const is = subsystem.FindHost(
+                                                                            controller->host_nqn());
+    // A controller that ends already may be of a host that was put out before.
+    if (is != nullptr && (was == nullptr || AskTheSame(*was, *is))) continue;
+    controller->End(
+        {ErrorCode::kPermissionDenied,
+         fmt::format("host {} {}", controller->host_nqn(),
+                     is == nullptr ? "is not let in any more" : "has other secrets to prove from now on")});
   }
   return {};
 }
@@ -223,7 +250,8 @@ std::vector<uint8_t> Target::DiscoveryLogOf(const TargetController& controller) 
                      .nqn = std::string(fabrics::kDiscoveryNqn),
                      .address = controller.local()});
   for (const auto& [nqn, shown] : subsystems_) {
-    if (!shown->subsystem->Admits(controller.host_nqn())) continue;
+    const HostAccess* const host = shown->subsystem->FindHost(controller.host_nqn());
+    if (host == nullptr) continue;
     std::vector<TransportAddress> addresses;
     for (TransportAddress address : shown->subsystem->config().addresses) {
       if (IsWildcard(address)) {
@@ -237,10 +265,51 @@ std::vector<uint8_t> Target::DiscoveryLogOf(const TargetController& controller) 
     for (const TransportAddress& address : addresses) {
       // More than hosts read.
       if (entries.size() >= fabrics::kDiscoveryRecordsMax) break;
-      entries.push_back({.nqn = nqn, .address = address, .port_id = ++port_id});
+      entries.push_back({.nqn = nqn, .address = address, .port_id = ++port_id, .tls = host->psk != nullptr});
     }
   }
   return DiscoveryLog(generation_, entries);
+}
+
+// ---- TLS
+
+// The host's keys that may be for this one, in the subsystems' order where it is the discovery service.
+std::vector<std::shared_ptr<const tls::Psk>> Target::KeysOf(std::string_view host_nqn,
+                                                            std::string_view subsystem_nqn) const {
+  std::vector<std::shared_ptr<const tls::Psk>> keys;
+  const auto add_of = [&](const Subsystem& subsystem) {
+    const HostAccess* const host = subsystem.FindHost(host_nqn);
+    if (host != nullptr && host->psk != nullptr && keys.size() < kDiscoveryKeysMax) keys.push_back(host->psk);
+  };
+  if (subsystem_nqn == fabrics::kDiscoveryNqn) {
+    for (const auto& [nqn, shown] : subsystems_) add_of(*shown->subsystem);
+  } else if (const Subsystem* const subsystem = Find(subsystem_nqn); subsystem != nullptr) {
+    add_of(*subsystem);
+  }
+  return keys;
+}
+
+// An identity of version 1 has a digest of its key, by which one of several is found; of version 0 the first one is taken.
+Result<SecuredKey> Target::KeyFor(std::string_view identity) const {
+  const auto parts = tls::ParseIdentity(identity);
+  if (!parts) {
+    return Error(ErrorCode::kPermissionDenied,
+                 fmt::format("what the host names its key by, {} bytes, is no identity of NVMe/TCP's",
+                             identity.size()));
+  }
+  const bool may_be = parts->version == tls::IdentityVersion::kV1 ||
+                      tls::Psk::HasVersion0For(parts->host_nqn, parts->subsystem_nqn);
+  for (const auto& psk : KeysOf(parts->host_nqn, parts->subsystem_nqn)) {
+    if (!may_be || psk->hash() != parts->hash) continue;
+    CLEAT_ASSIGN(tls::ConnectionKey key, psk->KeyFor(parts->host_nqn, parts->subsystem_nqn, parts->version));
+    if (key.identity != identity) continue;
+    return SecuredKey{std::move(key), {std::string(parts->host_nqn), std::string(parts->subsystem_nqn), psk}};
+  }
+  return Error(
+      ErrorCode::kPermissionDenied,
+      fmt::format("no key is known here by which host {} could come to {}: see that it is let in with the "
+                  "same pre-shared key, and whether the host's has the same hash",
+                  parts->host_nqn, parts->subsystem_nqn));
 }
 
 // ---- Connect
@@ -275,12 +344,16 @@ Answer Target::Parse(const SubmissionEntry& entry, std::span<const uint8_t> data
 }
 
 Connected Target::Connect(const SubmissionEntry& entry, std::span<const uint8_t> data,
-                          const TransportAddress& local, ControllerOwner& owner, uint64_t now_ns) {
+                          const TransportAddress& local, const SecuredAs* secured, ControllerOwner& owner,
+                          uint64_t now_ns) {
   Request request;
   if (Answer answer = Parse(entry, data, request); !answer.ok()) return {.answer = std::move(answer)};
   Shown* const shown = FindShown(request.subsystem_nqn);
   if (shown == nullptr) return {.answer = ForNow(InvalidInData(offsetof(ConnectData, subsystem_nqn)))};
-  if (shown->subsystem != nullptr && !shown->subsystem->Admits(request.host_nqn)) {
+  const HostAccess* const host =
+      shown->subsystem == nullptr ? nullptr : shown->subsystem->FindHost(request.host_nqn);
+  const bool is_known = host != nullptr || shown->subsystem == nullptr;
+  if (!is_known || !IsSecuredFor(secured, host, request.host_nqn, request.subsystem_nqn)) {
     Answer answer = InvalidInData(offsetof(ConnectData, host_nqn));
     answer.status = status_field::kCommandSpecific | fabrics::kInvalidHost;
     return {.answer = std::move(answer)};
@@ -305,6 +378,24 @@ std::optional<uint16_t> Target::NewId(Shown& shown) const {
   return std::nullopt;
 }
 
+std::shared_ptr<const auth::ChapSecrets> Target::ProofOf(const Shown& shown, const std::string& host_nqn) {
+  return shown.subsystem == nullptr ? nullptr : shown.subsystem->FindHost(host_nqn)->chap;
+}
+
+// Those that are not proved have bounds of their own beneath those of all.
+bool Target::HasRoomFor(const Shown& shown, const std::string& host_nqn, bool proves) const {
+  const uint32_t most = shown.subsystem == nullptr ? kDiscoveryControllersMax : kControllersMax;
+  if (shown.controllers.size() >= most || controllers_ >= kAllControllersMax) return false;
+  if (!proves) return true;
+  uint32_t unproved = 0, of_host = 0;
+  for (const auto& [id, controller] : shown.controllers) {
+    if (controller->proved()) continue;
+    ++unproved;
+    if (controller->host_nqn() == host_nqn) ++of_host;
+  }
+  return unproved < kUnprovedMax && of_host < kUnprovedOfOneHostMax && unproved_ < kAllUnprovedMax;
+}
+
 Connected Target::ConnectAdmin(const Request& request, Shown& shown, const TransportAddress& local,
                                ControllerOwner& owner, uint64_t now_ns) {
   const bool discovery = shown.subsystem == nullptr;
@@ -315,9 +406,9 @@ Connected Target::ConnectAdmin(const Request& request, Shown& shown, const Trans
   // Without a keep alive timeout a dead host's writes would be waited for forever: NVMe/TCP has to have one. A log that is read once needs none.
   if (request.kato_ms > fabrics::kKeepAliveMsMax || (request.kato_ms == 0 && !discovery))
     return {.answer = InvalidInCommand(kKatoAt)};
-  const uint32_t most = discovery ? kDiscoveryControllersMax : kControllersMax;
-  const bool full = shown.controllers.size() >= most || controllers_ >= kAllControllersMax;
-  const std::optional<uint16_t> id = full ? std::nullopt : NewId(shown);
+  auto proof = ProofOf(shown, request.host_nqn);
+  const bool has_room = HasRoomFor(shown, request.host_nqn, proof != nullptr);
+  const std::optional<uint16_t> id = has_room ? NewId(shown) : std::nullopt;
   if (!id)
     return {.answer = {.status = status_field::kCommandSpecific | fabrics::kControllerBusy, .data = {}}};
   const DiscoveryLogSource* const log_source = discovery ? this : nullptr;
@@ -327,16 +418,19 @@ Connected Target::ConnectAdmin(const Request& request, Shown& shown, const Trans
                                                                   .host_id = request.host_id,
                                                                   .kato_ms = request.kato_ms,
                                                                   .local = local,
-                                                                  .firmware = firmware_},
+                                                                  .firmware = firmware_,
+                                                                  .proves = proof != nullptr},
                                          limits_, shown.subsystem.get(), log_source, owner, now_ns);
   TargetController* const made = controller.get();
   shown.controllers.emplace(*id, std::move(controller));
   ++controllers_;
-  return {.answer = {.result = *id, .data = {}},
+  if (proof != nullptr) ++unproved_;
+  return {.answer = {.result = *id | (proof == nullptr ? 0 : kAuthenticationAsked), .data = {}},
           .controller = made,
           .queue_id = 0,
           .entries = request.entries,
-          .flow_control = request.flow_control};
+          .flow_control = request.flow_control,
+          .proof = std::move(proof)};
 }
 
 Connected Target::ConnectQueue(const Request& request, Shown& shown) {
@@ -355,12 +449,23 @@ Connected Target::ConnectQueue(const Request& request, Shown& shown) {
   // The queue of that name may be about to end.
   if (controller.HasQueue(request.queue_id))
     return {.answer = {.status = status_field::kInvalidQueueId, .data = {}}};
-  controller.AddQueue(request.queue_id);
-  return {.answer = {.result = controller.id(), .data = {}},
+  auto proof = ProofOf(shown, request.host_nqn);
+  if (proof == nullptr) controller.AddQueue(request.queue_id);
+  return {.answer = {.result = controller.id() | (proof == nullptr ? 0 : kAuthenticationAsked), .data = {}},
           .controller = &controller,
           .queue_id = request.queue_id,
           .entries = request.entries,
-          .flow_control = request.flow_control};
+          .flow_control = request.flow_control,
+          .proof = std::move(proof)};
+}
+
+cleat::Status Target::Admit(TargetController& controller, uint64_t now_ns) {
+  CLEAT_CHECK(!controller.proved());
+  if (controller.ending()) return Error(ErrorCode::kUnavailable, "the association ends");
+  controller.proved_ = true;
+  controller.RestartTimer(now_ns);
+  --unproved_;
+  return {};
 }
 
 // ---- Ends
@@ -370,6 +475,7 @@ void Target::End(TargetController& controller) {
   const auto end_in = [&](Shown& shown) {
     const auto found = shown.controllers.find(controller.id());
     if (found == shown.controllers.end() || found->second.get() != &controller) return false;
+    if (!controller.proved()) --unproved_;
     shown.controllers.erase(found);
     --controllers_;
     return true;

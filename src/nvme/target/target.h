@@ -32,6 +32,9 @@ struct Connected {
   uint16_t queue_id = 0;     // 0: the admin queue; the association begins
   uint32_t entries = 0;      // of the queue
   bool flow_control = true;  // false: SQHD is FFFFh in all answers of the queue
+  // What the host has to prove on this queue before anything else is done on it (base 8.13); nullptr: it is believed. Then Admit comes, or
+  // the connection ends.
+  std::shared_ptr<const auth::ChapSecrets> proof = {};
 };
 
 class Target final : private TargetController::DiscoveryLogSource {
@@ -51,8 +54,9 @@ class Target final : private TargetController::DiscoveryLogSource {
   cleat::Status Remove(std::string_view nqn);
   // nullptr: there is none. Until Remove.
   const Subsystem* Find(std::string_view nqn) const;
-  // Associations of hosts that are no longer let in are told to end, by their owners' EndAssociation. kNotFound, kInvalidArgument.
-  cleat::Status SetHosts(std::string_view nqn, std::vector<std::string> hosts);
+  // Associations of hosts that are no longer let in, or have something else to prove from now on (AskTheSame), are told to end, by their owners'
+  // EndAssociation. kNotFound, kInvalidArgument.
+  cleat::Status SetHosts(std::string_view nqn, std::vector<HostAccess> hosts);
   // Adds the namespace, or gives it another shape. The same shape again changes nothing. kNotFound, kInvalidArgument; kFailedPrecondition: a
   // namespace keeps its names and its blocks' size until it is removed.
   cleat::Status PutNamespace(std::string_view nqn, uint32_t nsid, const NamespaceShape& shape);
@@ -61,13 +65,25 @@ class Target final : private TargetController::DiscoveryLogSource {
   // Of a namespace that is there, kOptimized to begin with. kNotFound.
   cleat::Status SetAna(std::string_view nqn, uint32_t nsid, fabrics::AnaState state);
 
+  // ---- TLS
+
+  // The key of the connection whose host names it by `identity`, which may be anything (TCP transport 1.0, 3.6.1.3): of the host's pre-shared
+  // key in the subsystem, or, for the discovery service, of the one that it has in any subsystem. The host proves afterwards that it has the key.
+  // kPermissionDenied: no subsystem knows such a host with such a key; kResourceExhausted: no memory for keys.
+  Result<SecuredKey> KeyFor(std::string_view identity) const;
+
   // ---- Associations
 
   // The first command of a connection, whatever it is: other than Connect it is a Command Sequence Error. `data`: what came with it; `local`:
   // the address that the host has connected to (IPv4 as such, not mapped into IPv6); `owner`: has the controller that an admin queue's Connect makes, and is not kept else. After an
   // answer that is no success the connection ends. An I/O queue's controller is the one of Connected, whose owner is another connection's.
+  // `secured`: whom the connection's TLS was made for; nullptr: it is in plain TCP. A host with a pre-shared key is let in by that key alone,
+  // and one without in plain TCP alone.
   Connected Connect(const fabrics::SubmissionEntry& entry, std::span<const uint8_t> data,
-                    const fabrics::TransportAddress& local, ControllerOwner& owner, uint64_t now_ns);
+                    const fabrics::TransportAddress& local, const SecuredAs* secured, ControllerOwner& owner,
+                    uint64_t now_ns);
+  // The host has proved on the admin queue of this controller who it is: from now on its commands are executed. kUnavailable: it ends.
+  cleat::Status Admit(TargetController& controller, uint64_t now_ns);
   // The association is over, all its queues have ended: the controller is destroyed.
   void End(TargetController& controller);
   // Controllers whose deadline is over are told to end.
@@ -83,6 +99,8 @@ class Target final : private TargetController::DiscoveryLogSource {
   Connected ConnectAdmin(const Request& request, Shown& shown, const fabrics::TransportAddress& local,
                          ControllerOwner& owner, uint64_t now_ns);
   Connected ConnectQueue(const Request& request, Shown& shown);
+  bool HasRoomFor(const Shown& shown, const std::string& host_nqn, bool proves) const;
+  static std::shared_ptr<const auth::ChapSecrets> ProofOf(const Shown& shown, const std::string& host_nqn);
   std::optional<uint16_t> NewId(Shown& shown) const;
   Shown* FindShown(std::string_view nqn) const;
   Result<Shown*> Known(std::string_view nqn) const;
@@ -92,6 +110,9 @@ class Target final : private TargetController::DiscoveryLogSource {
   template <typename Concerns>
   void DiscoveryChanged(const Concerns& concerns);
 
+  std::vector<std::shared_ptr<const tls::Psk>> KeysOf(std::string_view host_nqn,
+                                                      std::string_view subsystem_nqn) const;
+
   const TargetLimits limits_;
   const std::string firmware_;
   std::map<std::string, std::unique_ptr<Shown>, std::less<>> subsystems_;
@@ -99,6 +120,7 @@ class Target final : private TargetController::DiscoveryLogSource {
   std::vector<std::unique_ptr<Shown>> leaving_;  // removed, with controllers that have not ended yet
   uint64_t generation_ = 1;                      // of the discovery log
   size_t controllers_ = 0;
+  size_t unproved_ = 0;  // of these
 };
 
 }  // namespace cleat::nvme::target

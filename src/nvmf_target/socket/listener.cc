@@ -2,81 +2,29 @@
 #include "nvmf_target/socket/listener.h"
 
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
-namespace cleat::nvmf_target {
-namespace {
+#include "nvmf/socket/kernel_address.h"
+#include "nvmf/socket/tcp_options.h"
 
+namespace cleat::nvmf_target {
 using nvme::fabrics::AddressFamily;
 using nvme::fabrics::TextOfAddress;
 using nvme::fabrics::TransportAddress;
+using nvmf::SetOption;
 
-// A host that has vanished without a word is noticed: on an idle connection, and on one with unacknowledged bytes.
-constexpr int kKeepAliveIdleS = 10;
-constexpr int kKeepAliveIntervalS = 5;
-constexpr int kKeepAliveProbes = 4;
-constexpr int kUserTimeoutMs = 30'000;
-
-Status SetInt(int fd, int level, int option, int value, const char* name) {
-  if (setsockopt(fd, level, option, &value, sizeof(value)) != 0) return ErrnoError(errno, name);
-  return Ok{};
+std::string PeerOf(TransportAddress peer) {
+  constexpr size_t kNetworkBytes = 8;
+  peer.port = 0;
+  if (peer.family == AddressFamily::kIpv6)
+    std::fill(peer.address.begin() + kNetworkBytes, peer.address.end(), uint8_t{0});
+  return TextOfAddress(peer);
 }
-
-// What each accepted socket inherits, but for those that Linux does not pass on.
-Status SetOptions(int fd) {
-  CLEAT_TRY(SetInt(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
-  CLEAT_TRY(SetInt(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));
-  CLEAT_TRY(SetInt(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveIdleS, "TCP_KEEPIDLE"));
-  CLEAT_TRY(SetInt(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveIntervalS, "TCP_KEEPINTVL"));
-  CLEAT_TRY(SetInt(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes, "TCP_KEEPCNT"));
-  return SetInt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs, "TCP_USER_TIMEOUT");
-}
-
-socklen_t ToKernel(const TransportAddress& address, sockaddr_storage& out) {
-  out = {};
-  if (address.family == AddressFamily::kIpv4) {
-    auto& four = reinterpret_cast<sockaddr_in&>(out);
-    four.sin_family = AF_INET;
-    four.sin_port = htons(address.port);
-    std::memcpy(&four.sin_addr, address.address.data(), sizeof(four.sin_addr));
-    return sizeof(four);
-  }
-  auto& six = reinterpret_cast<sockaddr_in6&>(out);
-  six.sin6_family = AF_INET6;
-  six.sin6_port = htons(address.port);
-  std::memcpy(&six.sin6_addr, address.address.data(), sizeof(six.sin6_addr));
-  return sizeof(six);
-}
-
-TransportAddress FromKernel(const sockaddr_storage& from) {
-  TransportAddress address;
-  if (from.ss_family == AF_INET) {
-    const auto& four = reinterpret_cast<const sockaddr_in&>(from);
-    address.port = ntohs(four.sin_port);
-    std::memcpy(address.address.data(), &four.sin_addr, sizeof(four.sin_addr));
-    return address;
-  }
-  const auto& six = reinterpret_cast<const sockaddr_in6&>(from);
-  address.family = AddressFamily::kIpv6;
-  address.port = ntohs(six.sin6_port);
-  std::memcpy(address.address.data(), &six.sin6_addr, sizeof(six.sin6_addr));
-  return address;
-}
-
-TransportAddress LocalOf(int fd) {
-  sockaddr_storage local{};
-  socklen_t bytes = sizeof(local);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&local), &bytes) != 0) return {};
-  return FromKernel(local);
-}
-
-}  // namespace
 
 Listener::Listener(Reactor& reactor, std::function<void(Accepted)> on_accepted)
     : reactor_(reactor), on_accepted_(std::move(on_accepted)) {}
@@ -92,18 +40,16 @@ namespace {
 // Bound, and no more. `shares`: with others that do so.
 Result<UniqueFd> Bind(const TransportAddress& address, bool shares) {
   const std::string name = TextOfAddress(address);
-  sockaddr_storage at;
-  const socklen_t bytes = ToKernel(address, at);
-  UniqueFd fd(socket(at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  const nvmf::KernelAddress at(address);
+  UniqueFd fd(socket(at.get()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return ErrnoError(errno, name + ": no socket");
   // Connections of an engine before, which are still in TIME_WAIT, do not keep the address.
-  CLEAT_TRY(SetInt(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
-  if (shares) CLEAT_TRY(SetInt(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1, "SO_REUSEPORT"));
+  CLEAT_TRY(SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
+  if (shares) CLEAT_TRY(SetOption(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1, "SO_REUSEPORT"));
   if (address.family == AddressFamily::kIpv6)
-    CLEAT_TRY(SetInt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"));
-  CLEAT_TRY(SetOptions(fd.get()));
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), bytes) != 0)
-    return ErrnoError(errno, name + ": can't listen");
+    CLEAT_TRY(SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"));
+  CLEAT_TRY(nvmf::SetTcpOptions(fd.get()));
+  if (bind(fd.get(), at.get(), at.size_bytes) != 0) return ErrnoError(errno, name + ": can't listen");
   return fd;
 }
 
@@ -116,7 +62,7 @@ Status Listener::Listen(const TransportAddress& address, bool shared) {
   CLEAT_ASSIGN(UniqueFd fd, Bind(address, true));
   if (listen(fd.get(), kBacklog) != 0) return ErrnoError(errno, TextOfAddress(address) + ": can't listen");
   address_ = address;
-  address_.port = LocalOf(fd.get()).port;
+  address_.port = nvmf::LocalAddressOf(fd.get()).port;
   fd_ = std::move(fd);
   return watch_.Start(reactor_, fd_.get(), EPOLLIN);
 }
@@ -132,8 +78,8 @@ void Listener::AcceptSome() {
       LookAgainAfter(kPauseNs);
       return;
     }
-    const TransportAddress local = LocalOf(fd.get());
-    on_accepted_({std::move(fd), local, FromKernel(peer)});
+    const TransportAddress local = nvmf::LocalAddressOf(fd.get());
+    on_accepted_({std::move(fd), local, nvmf::FromKernel(peer)});
     if (*gone) return;
   }
   LookAgainAfter(0);

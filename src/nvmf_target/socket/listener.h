@@ -20,6 +20,10 @@ struct Accepted {
   nvme::fabrics::TransportAddress peer;
 };
 
+// Whom limits of one peer are counted for: its address without the port, which is another one for each connection, and of IPv6 the first half,
+// as a host that has one address there has all that begin alike.
+std::string PeerOf(nvme::fabrics::TransportAddress peer);
+
 class Listener {
  public:
   // Connections that the kernel has for us to accept, at most; those that come then try again.

@@ -13,8 +13,19 @@
 
 namespace cleat::nvmf_target {
 
-TargetStream::TargetStream(UniqueFd fd, std::string peer, nvme::tcp::TargetConnection& connection)
-    : fd_(std::move(fd)), peer_(std::move(peer)), connection_(connection) {}
+namespace {
+
+// A record of TLS that has a part of the handshake; ICReq begins with 0 (TCP transport 1.0, 3.6.1.1).
+constexpr uint8_t kTlsHandshake = 0x16;
+
+}  // namespace
+
+TargetStream::TargetStream(UniqueFd fd, std::string peer, nvme::tcp::TargetConnection& connection,
+                           KeyOfHost key_of_host)
+    : fd_(std::move(fd)),
+      peer_(std::move(peer)),
+      connection_(connection),
+      key_of_host_(std::move(key_of_host)) {}
 
 TargetStream::~TargetStream() {
   Stop();
@@ -37,13 +48,21 @@ void TargetStream::Stop() {
   if (reactor_ == nullptr) return;
   watch_.Stop();
   stall_.Cancel();
+  if (tls_ != nullptr) tls_->release.Cancel();
   reactor_->RemovePoller(*this);
   reactor_ = nullptr;
 }
 
 void TargetStream::Close() {
+  if (tls_ != nullptr && fd_.valid()) SayGoodbye();
   Stop();
   fd_.Reset();
+}
+
+int TargetStream::incoming_cpu() const {
+  int cpu = -1;
+  socklen_t bytes = sizeof(cpu);
+  return getsockopt(fd_.get(), SOL_SOCKET, SO_INCOMING_CPU, &cpu, &bytes) == 0 ? cpu : -1;
 }
 
 void TargetStream::Watch::OnEvent(FdWatch& watch, uint32_t /*events*/) {
@@ -54,8 +73,12 @@ void TargetStream::Watch::OnEvent(FdWatch& watch, uint32_t /*events*/) {
 
 bool TargetStream::Poll() {
   owner_->BeginTurn();
-  bool worked = ReceiveSome();
-  worked |= SendSome();
+  bool worked = false;
+  if (knows_kind_ || LookAtFirstByte()) {
+    worked = tls_ == nullptr ? ReceiveSome() : ReceiveByTls();
+    worked |= tls_ == nullptr ? SendSome() : SendByTls();
+  }
+  if (tls_ != nullptr && worked) ReleaseLater();
   if (!stalls()) {
     stall_.Cancel();
   } else if (!stall_.pending()) {
@@ -68,13 +91,18 @@ bool TargetStream::Poll() {
 
 // An event that comes after this look sets its flag and activates the poller again.
 bool TargetStream::Arm() {
-  return !(readable_ && !connection_.waits()) && !(writable_ && connection_.wants_to_send());
+  const bool may_have_data = readable_ || (tls_ != nullptr && tls_->may_have_data);
+  return !(may_have_data && !connection_.waits()) && !(writable_ && wants_to_send());
+}
+
+bool TargetStream::owes_data() const {
+  return connection_.expects_data() ||
+         (tls_ != nullptr && tls_->session->has_input() && !tls_->may_have_data);
 }
 
 bool TargetStream::stalls() const {
   // While a PDU waits for room here nothing is read, and the host is not to blame.
-  return !connection_.ended() &&
-         ((connection_.expects_data() && !connection_.waits()) || connection_.wants_to_send());
+  return !connection_.ended() && ((owes_data() && !connection_.waits()) || wants_to_send());
 }
 
 void TargetStream::StallTimer::Fire(Timer& timer) {
@@ -85,34 +113,77 @@ void TargetStream::StallTimer::Fire(Timer& timer) {
     stream.reactor_->AddTimer(timer, stream.reactor_->now_ns() + kStallNs);
     return;
   }
-  const char* const what = stream.connection_.expects_data()
-                               ? "does not send the data that it has begun or was asked for"
-                               : "does not take what is sent to it";
+  const char* const what = stream.owes_data() ? "does not send the data that it has begun or was asked for"
+                                              : "does not take what is sent to it";
   stream.connection_.Abort(
       {ErrorCode::kDeadlineExceeded,
        fmt::format("{}: the host {} for {} s", stream.peer_, what, kStallNs / kNsPerSecond)});
   stream.owner_->EndTurn();
 }
 
+bool TargetStream::LookAtFirstByte() {
+  uint8_t first = 0;
+  ssize_t seen = 0;
+  do {
+    seen = recv(fd_.get(), &first, sizeof(first), MSG_PEEK);
+  } while (seen < 0 && errno == EINTR);
+  if (seen <= 0) {
+    readable_ = false;
+    if (seen == 0 || errno != EAGAIN) Broken("receiving", seen == 0 ? 0 : errno);
+    return false;
+  }
+  knows_kind_ = true;
+  if (first != kTlsHandshake) return true;
+  const Status begun = BeginTls();
+  if (!begun.ok()) EndTls(begun.error());
+  return true;
+}
+
+size_t TargetStream::Write(std::span<iovec> pieces) {
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0) {
+    writable_ = false;
+    if (errno != EAGAIN) Broken("sending", errno);
+    return 0;
+  }
+  moved_bytes_ += static_cast<size_t>(sent);
+  return static_cast<size_t>(sent);
+}
+
+// One piece, as nearly always, is read without a message header, which the kernel would copy and check.
+size_t TargetStream::Read(std::span<iovec> pieces) {
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  ssize_t received = 0;
+  do {
+    received = pieces.size() == 1 ? recv(fd_.get(), pieces[0].iov_base, pieces[0].iov_len, 0)
+                                  : recvmsg(fd_.get(), &message, 0);
+  } while (received < 0 && errno == EINTR);
+  if (received <= 0) {
+    readable_ = false;
+    if (received == 0 || errno != EAGAIN) Broken("receiving", received == 0 ? 0 : errno);
+    return 0;
+  }
+  moved_bytes_ += static_cast<size_t>(received);
+  return static_cast<size_t>(received);
+}
+
 bool TargetStream::SendSome() {
   bool worked = false;
   for (int sends = 0; sends < kSendsMax && writable_ && connection_.wants_to_send(); ++sends) {
     std::array<iovec, kPieces> pieces;
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = connection_.FillSend(std::span(pieces).first(tuning_.batches_sends ? kPieces : 1));
-    ssize_t sent = 0;
-    do {
-      sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
-    } while (sent < 0 && errno == EINTR);
-    if (sent < 0) {
-      writable_ = false;
-      if (errno != EAGAIN) Broken("sending", errno);
-      return worked;
-    }
+    const uint32_t count = connection_.FillSend(std::span(pieces).first(tuning_.batches_sends ? kPieces : 1));
+    const size_t sent = Write(std::span(pieces).first(count));
+    if (sent == 0) return worked;
     worked = true;
-    moved_bytes_ += static_cast<size_t>(sent);
-    connection_.Sent(static_cast<size_t>(sent));
+    connection_.Sent(sent);
   }
   return worked;
 }
@@ -120,32 +191,17 @@ bool TargetStream::SendSome() {
 // A short read does not clear the flag: the peer's end may have come with the event of the data before it.
 bool TargetStream::ReceiveSome() {
   bool worked = false;
-  for (int reads = 0; reads < kReadsMax; ++reads) {
-    if (connection_.ended() || connection_.waits() || !(readable_ || tuning_.reads_without_event))
-      return worked;
+  for (int reads = 0; reads < kReadsMax && may_receive() && may_read(); ++reads) {
     std::array<iovec, kPieces> pieces;
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = connection_.ReceiveSpace(pieces, receive_buffer_);
-    ssize_t received = 0;
-    // One piece, as nearly always, without a message header, which the kernel would copy and check.
-    do {
-      received = message.msg_iovlen == 1 ? recv(fd_.get(), pieces[0].iov_base, pieces[0].iov_len, 0)
-                                         : recvmsg(fd_.get(), &message, 0);
-    } while (received < 0 && errno == EINTR);
-    if (received <= 0) {
-      readable_ = false;
-      if (received == 0) Broken("receiving", 0);
-      if (received < 0 && errno != EAGAIN) Broken("receiving", errno);
-      return worked;
-    }
+    const uint32_t count = connection_.ReceiveSpace(pieces, receive_buffer_);
+    const size_t received = Read(std::span(pieces).first(count));
+    if (received == 0) return worked;
     worked = true;
     size_t room = 0;
-    for (size_t i = 0; i < message.msg_iovlen; ++i) room += pieces[i].iov_len;
-    moved_bytes_ += static_cast<size_t>(received);
+    for (size_t i = 0; i < count; ++i) room += pieces[i].iov_len;
     if (!owner_->MayReceive()) return true;
-    connection_.Received(static_cast<size_t>(received));
-    if (static_cast<size_t>(received) < room) return true;
+    connection_.Received(received);
+    if (received < room) return true;
   }
   return worked;
 }

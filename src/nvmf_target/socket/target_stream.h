@@ -5,20 +5,34 @@
 // Many PDUs go and come with one system call: all that a poll has answered is sent in one gather, and what has come is read into the
 // reactor's buffer, which all of its connections share, so that an idle one has none. The data of a large write is read in its place.
 //
+// A connection that begins with a handshake record of TLS is TLS from then on: what comes is decrypted into the same memory (nvme/tls), and all
+// that a poll has answered is sealed into the session's output and sent from there. Which key a host has, KeyOfHost says. Any other first byte
+// is left to the protocol in plain TCP.
+//
 // A connection begins on the control reactor and may move to another one, with Stop there and Start here. A host that owes data, or does not
-// take what is sent to it, without an end for kStallNs ends its connection, as what waits for it has memory that others need.
+// take what is sent to it, without an end for kStallNs ends its connection, as what waits for it has memory that others need. One that has
+// begun a record of TLS owes the rest of it.
+//
+// Memory: of a TLS connection the session's, some 65 KiB while bytes move, which it gives back after kReleaseNs without any; a plain one has
+// none.
 //
 // One thread at a time: that of the reactor between Start and Stop.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "nvme/target/access/host_access.h"
 #include "nvme/tcp_target/target_connection.h"
+#include "nvme/tls/session.h"
 #include "reactor/reactor.h"
 
 namespace cleat::nvmf_target {
@@ -41,15 +55,20 @@ class StreamOwner {
 struct StreamTuning {
   bool batches_sends = true;        // all that a poll has answered in one system call; else one PDU each
   bool reads_without_event = true;  // while it is polled; else when the socket says so
+  bool follows_packets = true;      // to the reactor on whose core they are processed; else in turn
 };
+
+// The key that a host names by an identity, which may be anything (Target::KeyFor). Called on the reactor that the connection begins on.
+using KeyOfHost = std::function<Result<nvme::target::SecuredKey>(std::string_view identity)>;
 
 class TargetStream final : private Poller {
  public:
   static constexpr uint64_t kStallNs = 20 * kNsPerSecond;
   static constexpr uint64_t kStallBytesLeast = 16 * 1024;  // that have to move in that time
+  static constexpr uint64_t kReleaseNs = 10 * kNsPerSecond;
 
   // `peer`: who it is, for errors. The connection outlives the stream.
-  TargetStream(UniqueFd fd, std::string peer, nvme::tcp::TargetConnection& connection);
+  TargetStream(UniqueFd fd, std::string peer, nvme::tcp::TargetConnection& connection, KeyOfHost key_of_host);
   ~TargetStream() override;
 
   // `receive_buffer` (receiver.h) is shared by the reactor's streams; it and both references outlive what is started.
@@ -57,13 +76,25 @@ class TargetStream final : private Poller {
                const StreamTuning& tuning);
   // Off the reactor; the socket stays open. Also from EndTurn.
   void Stop();
-  // With Stop. What the kernel has is still sent.
+  // With Stop. What the kernel has is still sent, and the orderly end of TLS if the kernel takes it at once.
   void Close();
+  // Something is left that the kernel has not taken.
+  bool wants_to_send() const {
+    return connection_.wants_to_send() || (tls_ != nullptr && !tls_->session->output().empty());
+  }
+  // Whom its TLS was made for. nullptr: it is in plain TCP. Once the protocol has received anything.
+  const nvme::target::SecuredAs* secured() const { return tls_ == nullptr ? nullptr : &tls_->as; }
+  // Its TLS was begun, and its host has not proved yet that it has the key.
+  bool in_handshake() const { return tls_ != nullptr && !tls_->session->established(); }
+  // That a TLS session has at the moment.
+  size_t buffer_bytes() const { return tls_ == nullptr ? 0 : tls_->session->buffer_bytes(); }
   // There is something to send, or room again for what waits.
   void Wake() {
     if (added()) reactor_->Activate(*this);
   }
   const std::string& peer() const { return peer_; }
+  // The core that the kernel has processed its last packet on; -1: not known.
+  int incoming_cpu() const;
 
  private:
   struct Watch : FdWatch {
@@ -76,6 +107,19 @@ class TargetStream final : private Poller {
     static void Fire(Timer& timer);
     TargetStream& stream;
   };
+  struct ReleaseTimer : Timer {
+    explicit ReleaseTimer(TargetStream& s) : Timer(&Fire), stream(s) {}
+    static void Fire(Timer& timer);
+    TargetStream& stream;
+  };
+  struct Tls {
+    explicit Tls(TargetStream& stream) : release(stream) {}
+    std::unique_ptr<nvme::tls::Session> session;
+    nvme::target::SecuredAs as;  // of the key that was found last, which is the one that was taken
+    bool may_have_data = false;  // in the session, beside what comes
+    ReleaseTimer release;
+    uint64_t release_begun_at = 0;  // moved_bytes_ when `release` was set
+  };
   static constexpr size_t kPieces = 256;
   static constexpr int kReadsMax = 4;  // of one turn, so that others have theirs
   static constexpr int kSendsMax = 8;
@@ -84,12 +128,35 @@ class TargetStream final : private Poller {
   bool Arm() override;
   bool SendSome();
   bool ReceiveSome();
+  // Whether the first byte is there, which says whether the connection is TLS.
+  bool LookAtFirstByte();
+  bool may_receive() const { return !connection_.ended() && !connection_.waits(); }
+  bool may_read() const { return readable_ || tuning_.reads_without_event; }
+  bool owes_data() const;
   bool stalls() const;
+  // What the kernel has given or taken. 0: nothing now, or the connection has ended with this.
+  size_t Read(std::span<iovec> pieces);
+  size_t Write(std::span<iovec> pieces);
   void Broken(const char* doing, int error_number);
+
+  // ---- TLS (target_stream_tls.cc)
+  Status BeginTls();
+  // Whether the handshake is over.
+  bool ShakeHands(bool& worked);
+  bool ReceiveByTls();
+  bool SendByTls();
+  void SealSome();
+  size_t ReadRecords();
+  void EndTls(const Error& error);
+  void SayGoodbye();
+  void ReleaseLater();
 
   UniqueFd fd_;
   const std::string peer_;
   nvme::tcp::TargetConnection& connection_;
+  const KeyOfHost key_of_host_;
+  std::unique_ptr<Tls> tls_;    // nullptr: plain, or not known yet
+  bool knows_kind_ = false;     // LookAtFirstByte
   Reactor* reactor_ = nullptr;  // nullptr: stopped
   std::span<uint8_t> receive_buffer_;
   StreamOwner* owner_ = nullptr;
