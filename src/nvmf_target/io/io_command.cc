@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nvmf_target/io/io_command.h"
 
+#include <algorithm>
+
+#include "block/segments.h"
+
 namespace cleat::nvmf_target {
 namespace {
 
@@ -92,6 +96,19 @@ Status PlanOf(const nvme::fabrics::SubmissionEntry& entry, const block::Geometry
     default:
       return kInvalidOpcode;
   }
+}
+
+ByteRange RangeOf(const IoCommand& command, const block::Geometry& geometry) {
+  ByteRange all{.begin = UINT64_MAX, .end = 0};
+  for (uint32_t i = 0; i < command.range_count; ++i) {
+    nvme::DatasetRange range;
+    block::Gather(command.data, i * sizeof(range), &range, sizeof(range));
+    if (range.blocks == 0 || !IsWithin(range.first_block, range.blocks, geometry)) continue;
+    const uint64_t begin = range.first_block * geometry.logical_block_bytes;
+    all.begin = std::min(all.begin, begin);
+    all.end = std::max(all.end, begin + uint64_t{range.blocks} * geometry.logical_block_bytes);
+  }
+  return all.end == 0 ? ByteRange{} : all;
 }
 
 Status StatusOf(IoStatus status, bool reads) {

@@ -12,6 +12,7 @@
 #include "nvme/command.h"
 #include "nvme/status.h"
 #include "nvme/tcp_target/target_command.h"
+#include "nvmf_target/io/older_writes.h"
 #include "observe/layout.h"
 
 namespace cleat::nvmf_target {
@@ -33,6 +34,14 @@ struct IoCommand : nvme::tcp::TargetCommand, block::Request {
   ListHook waiting;  // for a buffer
   ListHook running;  // in the storage
 
+  // Of one that changes data: what WriteOrder knows of it.
+  ByteRange range;                   // of the namespace, with everything in between where there are several
+  uint64_t began_ns = 0;             // when it went to the storage
+  ListHook ordered;                  // in the storage, or held
+  NamespacePort* held_at = nullptr;  // while it is held
+  bool is_told = false;              // the other reactors know of it: it is in its namespace's OlderWrites
+  OlderWrites::Writes::iterator told;
+
   // Discards and write zeroes are submitted one after the other, each no longer than the storage takes.
   enum class RangeState : uint8_t { kSubmitting, kSubmitted, kCompleted };
   RangeState range_state = RangeState::kSubmitted;
@@ -40,6 +49,10 @@ struct IoCommand : nvme::tcp::TargetCommand, block::Request {
   uint16_t range_next = 0;
   uint64_t range_end_bytes = 0;  // of the present one
 };
+
+inline bool ChangesData(block::Op op) {
+  return op == block::Op::kWrite || op == block::Op::kWriteZeroes || op == block::Op::kDiscard;
+}
 
 // What a command wants of a namespace.
 struct IoPlan {
@@ -56,6 +69,8 @@ struct IoPlan {
 // `data_bytes`: what its descriptor says. An error is how it is answered.
 nvme::Status PlanOf(const nvme::fabrics::SubmissionEntry& entry, const block::Geometry& geometry,
                     block::AccessMode mode, uint32_t data_bytes, IoPlan& plan);
+// The ranges of a discard, from where the first begins to where the last one ends. What is not within the namespace is left out.
+ByteRange RangeOf(const IoCommand& command, const block::Geometry& geometry);
 // How it is answered when the storage has answered so. `reads`: of a read.
 nvme::Status StatusOf(block::IoStatus status, bool reads);
 

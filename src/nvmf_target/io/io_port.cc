@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nvmf_target/io/io_port.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,6 +13,14 @@ namespace cleat::nvmf_target {
 
 IoPort::~IoPort() {
   CLEAT_CHECK(free_.size() == commands_.size() && paused_.empty() && !trim_.pending());
+}
+
+void IoPort::LearnCpu() {
+  cpu_set_t cpus;
+  if (pthread_getaffinity_np(pthread_self(), sizeof(cpus), &cpus) != 0 || CPU_COUNT(&cpus) != 1) return;
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &cpus)) ++cpu;
+  cpu_.store(cpu, std::memory_order_relaxed);
 }
 
 void IoPort::UseCounters(observe::ReactorCounters* counters) {
@@ -134,7 +145,7 @@ void IoPort::ServeWaiting() {
     // That may have ended connections, and what waited with them; those that are passed by have their turn later.
     if (next != nullptr && !next->waiting.linked()) next = waiting_.front();
   }
-  for (size_t left = paused_.size(); left > 0; --left) {
+  for (size_t left = paused_.size(); left > 0 && !paused_.empty(); --left) {
     IoQueue* const queue = paused_.front();
     paused_.pop_front();
     queue->Resume();
@@ -155,11 +166,13 @@ void IoPort::Submitted(IoCommand& command, NamespacePort& space) {
   ++space.in_flight;
   ++in_storage_;
   running_.PushBack(command);
+  if (ChangesData(command.op)) order_.Began(command);
   command.stamps.Seen(turn_began_ns_, turn_began_ns_, batch_);
   if (counters_ != nullptr) counters_->Watch(*this);
 }
 
 void IoPort::Done(IoCommand& command) {
+  if (ChangesData(command.op)) order_.Over(command);
   NamespacePort& space = *std::exchange(command.space, nullptr);
   command.running.Unlink();
   --in_storage_;

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -23,6 +24,7 @@
 #include "block/pipeline.h"
 #include "nvmf_target/io/data_buffers.h"
 #include "nvmf_target/io/io_command.h"
+#include "nvmf_target/io/write_order.h"
 #include "nvmf_target/socket/target_stream.h"
 #include "observe/reactor_counters.h"
 #include "observe/recorder.h"
@@ -41,7 +43,8 @@ struct NamespacePort {
       0;  // another one for each namespace that has the identifier in turn: a command is for one of them
   observe::DiskCounters* counters = nullptr;  // nullptr: nobody counts
   uint32_t in_flight = 0;
-  Event* drained = nullptr;  // who removes it waits
+  OlderWrites* older = nullptr;  // one for all reactors; outlives what is in flight
+  Event* drained = nullptr;      // who removes it waits
 };
 
 // A subsystem on one reactor.
@@ -78,11 +81,17 @@ class IoPort final : private observe::InFlightSource {
   IoPort& operator=(const IoPort&) = delete;
 
   Reactor& reactor() const { return reactor_; }
+  // The one core that the reactor's thread is bound to; -1: to none alone, or not known before LearnCpu. Any thread.
+  int cpu() const { return cpu_.load(std::memory_order_relaxed); }
   // ---- The rest on the reactor.
   std::span<uint8_t> receive_buffer() { return receive_buffer_; }
+  void LearnCpu();
   void UseCounters(observe::ReactorCounters* counters);
   // No queue is left.
-  void Stop() { trim_.Cancel(); }
+  void Stop() {
+    trim_.Cancel();
+    order_.Stop();
+  }
 
   // ---- Commands and their memory
   // nullptr: there are too many. `of_capsule_bytes`: of data that comes along.
@@ -100,6 +109,7 @@ class IoPort final : private observe::InFlightSource {
   void AbandonWaiting(IoQueue& queue, const std::function<void(IoCommand&)>& abandon);
   // Its commands that wait within the storage's pipeline, for limits or for space, end as soon as they can.
   void AbortQueued(const IoQueue& queue);
+  WriteOrder& order() { return order_; }
 
   // ---- What is in the storage, and what is counted
   void BeginTurn();
@@ -123,6 +133,7 @@ class IoPort final : private observe::InFlightSource {
   void VisitInFlight(observe::InFlightVisitor& visitor) override;
 
   Reactor& reactor_;
+  std::atomic<int> cpu_{-1};
   const uint32_t commands_max_;
   const uint64_t share_bytes_;  // of data_, that one queue may have
   std::vector<uint8_t> receive_buffer_ = std::vector<uint8_t>(kReceiveBufferBytes);
@@ -132,6 +143,7 @@ class IoPort final : private observe::InFlightSource {
   std::vector<uint16_t> free_;                        // the one that came back last is used first
   IntrusiveList<IoCommand, &IoCommand::waiting> waiting_;
   IntrusiveList<IoCommand, &IoCommand::running> running_;
+  WriteOrder order_{reactor_};
   std::deque<IoQueue*> paused_;
   bool serves_later_ = false;
   uint32_t in_storage_ = 0;

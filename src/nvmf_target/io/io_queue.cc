@@ -54,7 +54,7 @@ void IoQueue::Start() {
   }
   // What came with Connect, if anything did.
   BeginTurn();
-  connection_->Resume();
+  if (!EndIfExpired()) connection_->Resume();
 }
 
 // ---- What the connection says
@@ -128,6 +128,7 @@ void IoQueue::Give(TargetCommand& of_target) {
 }
 
 void IoQueue::Resume() {
+  if (EndIfExpired()) return;
   connection_->Resume();
   parts_.stream->Wake();
 }
@@ -158,7 +159,29 @@ void IoQueue::Submit(IoCommand& command) {
   NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
   if (space == nullptr || space->epoch != command.epoch) [[unlikely]]
     return connection_->Answer(command, kInvalidNamespace);
-  parts_.port.Submitted(command, *space);
+  if (ChangesData(command.op)) {
+    command.range = {command.offset_bytes, command.range_end_bytes};
+    if (command.op == block::Op::kDiscard) command.range = RangeOf(command, space->channel->geometry());
+    if (parts_.port.order().Holds(command, *space)) return;
+  }
+  ToStorage(command, *space);
+}
+
+void IoQueue::GoOnAfterOlder(IoCommand& command) {
+  parts_.stream->Wake();
+  if (EndIfExpired()) return connection_->Answer(command, kTransientError);
+  NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
+  CLEAT_CHECK(space != nullptr && space->epoch == command.epoch);  // else it was abandoned
+  ToStorage(command, *space);
+}
+
+void IoQueue::NamespaceGone(IoCommand& command) {
+  parts_.stream->Wake();
+  connection_->Answer(command, kInvalidNamespace);
+}
+
+void IoQueue::ToStorage(IoCommand& command, NamespacePort& space) {
+  parts_.port.Submitted(command, space);
   if (command.op == block::Op::kDiscard || command.op == block::Op::kWriteZeroes) {
     if (command.op == block::Op::kDiscard) command.counted_bytes = command.range_end_bytes = 0;
     command.length_bytes = 0;
@@ -166,7 +189,7 @@ void IoQueue::Submit(IoCommand& command) {
   }
   if (command.op != block::Op::kFlush) command.segments = command.data;
   command.Push(&TransferDone, this);
-  space->channel->Submit(command);
+  space.channel->Submit(command);
 }
 
 void IoQueue::TransferDone(block::Request& request, const block::Frame& frame) {
@@ -257,7 +280,10 @@ void IoQueue::Finish(IoCommand& command, Status status) {
 
 void IoQueue::Ended(const Error& reason) {
   reason_ = reason;
+  parts_.port.order().Ended(*this);
   parts_.port.Forget(*this);
+  parts_.port.order().AbandonHeld(
+      *this, [this](IoCommand& command) { connection_->Answer(command, kTransientError); });
   parts_.port.AbandonWaiting(*this,
                              [this](IoCommand& command) { connection_->Answer(command, kTransientError); });
   parts_.port.AbortQueued(*this);

@@ -32,7 +32,8 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
     std::unique_ptr<nvme::tcp::TargetConnection> connection;
     std::unique_ptr<TargetStream> stream;  // stopped
     StreamTuning tuning;
-    std::string name;  // for messages
+    std::string name;                   // for messages
+    const void* association = nullptr;  // whose queue it is: another one for each that is there at a time
     // Until when commands are executed, on the clock of all reactors: moved on by each sign of life of the association.
     std::shared_ptr<const std::atomic<uint64_t>> deadline_ns;
     std::function<void(Error)> on_drained;  // with why it has ended
@@ -52,6 +53,11 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   void Proceed(IoCommand& command);
   // There may be room for the command that waits.
   void Resume();
+  // The command, which has waited for older ones, may go to the storage.
+  void GoOnAfterOlder(IoCommand& command);
+  // The command, which was waiting, has no namespace any more.
+  void NamespaceGone(IoCommand& command);
+  const void* association() const { return parts_.association; }
   // Of its commands, in the port's pool for reads and data that is asked for.
   uint64_t& data_bytes() { return data_bytes_; }
   bool ended() const { return connection_->ended(); }
@@ -76,6 +82,7 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   void Plan(IoCommand& command, const IoPlan& plan);
   void GoOn(IoCommand& command);
   void Submit(IoCommand& command);
+  void ToStorage(IoCommand& command, NamespacePort& space);
   void SubmitTransfer(IoCommand& command, NamespacePort& space);
   void ContinueRanges(IoCommand& command);
   bool NextRange(IoCommand& command, nvme::Status& refusal);
