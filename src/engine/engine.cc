@@ -75,7 +75,9 @@ Engine::Engine(const Parts& parts)
                parts.descriptors,
                parts.reading,
                parts.earlier_io,
-               parts.target},
+               parts.target,
+               parts.keyring,
+               parts.unwrapping},
       requests_(parts.control) {}
 
 Engine::~Engine() {
@@ -171,6 +173,12 @@ Status Engine::CheckPlace(const ControllerSpec& spec) const {
     }
   }
   return Ok{};
+}
+
+Task<void> Engine::AwaitHosts(std::string name) {
+  const Gate::Holder holder(requests_);
+  const auto controller = Find(name);
+  if (holder && controller != nullptr) co_await controller->AwaitHosts();
 }
 
 Status Engine::ServeController(const std::string& name) {

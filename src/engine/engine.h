@@ -47,6 +47,9 @@ class Engine {
     virtio::EarlierIo* earlier_io = nullptr;       // of engines that were killed; nullptr: none was before
     DiscoverFunction discover = {};                // empty: this engine can't
     nvmf_target::TargetService* target = nullptr;  // nullptr: it has no exports
+    // Of exports' hosts: with them secrets are unwrapped, and there; nullptr: hosts that have secrets are not let in.
+    keys::Keyring* keyring = nullptr;
+    BlockingPool* unwrapping = nullptr;
   };
 
   // Hears of changes (the command link), and asks for the present report by name.
@@ -74,6 +77,8 @@ class Engine {
   // ---- Requests (proto/cleat/engine/v1/engine.proto says what each promises). By value: the coroutine keeps
   // them.
   Status PutController(const ControllerSpec& spec, Controller::Role role = Controller::Role::kServe);
+  // Returns when the secrets of its hosts are unwrapped, or could not be. At once where there is no such controller, or no hosts.
+  Task<void> AwaitHosts(std::string name);
   Status ServeController(const std::string& name);
   Task<Result<HandOver>> YieldController(std::string name, uint64_t drain_ns);
   Task<Status> TakeController(std::string name, HandOver hand_over, UniqueFd counters);

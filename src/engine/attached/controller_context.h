@@ -14,6 +14,9 @@
 #include "vhost/endpoint.h"
 #include "virtio/earlier_io.h"
 
+namespace cleat::keys {
+class Keyring;
+}
 namespace cleat::nvmf_target {
 class TargetService;
 }
@@ -42,6 +45,9 @@ struct ControllerContext {
   BlockingPool* reading = nullptr;               // for other engines' counters; nullptr: they are read inline
   virtio::EarlierIo* earlier_io = nullptr;       // nullptr: no engine was before this one
   nvmf_target::TargetService* target = nullptr;  // nullptr: this engine has no exports
+  // For the secrets of exports' hosts, and where they are unwrapped; nullptr: hosts that have any are not let in.
+  keys::Keyring* keyring = nullptr;
+  BlockingPool* unwrapping = nullptr;
 };
 
 }  // namespace cleat::engine

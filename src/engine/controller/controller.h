@@ -51,6 +51,8 @@ class Controller {
   bool Has(const std::string& disk) const;
   // What may change while it lives: its revision, and its last disk.
   void Update(const ControllerSpec& spec);
+  // Returns when the secrets of its hosts are unwrapped, or could not be.
+  Task<void> AwaitHosts() { return guest_device_->AwaitHosts(); }
   const ControllerSpec& spec() const { return spec_; }
   bool stands_by() const { return stands_by_; }
 

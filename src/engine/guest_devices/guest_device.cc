@@ -9,6 +9,10 @@
 
 namespace cleat::engine {
 
+Task<void> GuestDevice::AwaitHosts() {
+  co_return;
+}
+
 Result<std::unique_ptr<vhost::Endpoint>> StartEndpoint(ControllerContext& context, const ControllerSpec& spec,
                                                        const std::vector<Reactor*>& reactors,
                                                        virtio::DeviceModel& model,

@@ -55,6 +55,8 @@ class GuestDevice {
   virtual void LastDiskChanged() {}
   // ControllerSpec::exported has changed: which hosts are let in.
   virtual void HostsChanged() {}
+  // Returns when they are let in, or it is known why one is not.
+  virtual Task<void> AwaitHosts();
   // See ControllerReport.
   virtual DiskIdentity next_disk() const { return {}; }
 

@@ -15,7 +15,6 @@ nvmf_target::SubsystemParts PartsOf(const ControllerSpec& spec, const std::vecto
   parts.config.nqn = spec.exported->nqn;
   parts.config.serial = spec.exported->serial;
   parts.config.addresses = spec.exported->addresses;
-  parts.config.hosts = spec.exported->hosts;
   parts.config.io_queues_max = spec.queues;
   parts.reactors = reactors;
   parts.on_change = std::move(on_change);
@@ -28,7 +27,12 @@ NvmfGuestDevice::NvmfGuestDevice(ControllerContext& context, const ControllerSpe
                                  const std::vector<Reactor*>& reactors, std::function<void()> on_change)
     : target_(*context.target),
       spec_(spec),
-      added_(target_.AddSubsystem(PartsOf(spec, reactors, std::move(on_change)))) {}
+      on_change_(std::move(on_change)),
+      added_(target_.AddSubsystem(PartsOf(spec, reactors, on_change_))),
+      hosts_(spec.name, context.control, context.keyring, context.unwrapping,
+             [this](ExportHosts::Hosts hosts) { LetIn(std::move(hosts)); }) {
+  if (added_.ok()) hosts_.Set(spec_.exported->hosts);
+}
 
 NvmfGuestDevice::~NvmfGuestDevice() {
   if (added_.ok()) target_.RemoveSubsystem(nqn());
@@ -46,6 +50,7 @@ Task<Status> NvmfGuestDevice::Yield(uint64_t deadline_ns) {
 }
 
 Task<void> NvmfGuestDevice::Close() {
+  co_await hosts_.Close();
   if (added_.ok()) (void)co_await target_.Withdraw(nqn());
 }
 
@@ -76,7 +81,13 @@ Task<void> NvmfGuestDevice::Resized(AttachedDisk& disk) {
 }
 
 void NvmfGuestDevice::HostsChanged() {
-  if (added_.ok()) (void)target_.SetHosts(nqn(), spec_.exported->hosts);
+  if (added_.ok()) hosts_.Set(spec_.exported->hosts);
+}
+
+void NvmfGuestDevice::LetIn(ExportHosts::Hosts hosts) {
+  (void)target_.SetHosts(nqn(), std::move(hosts));
+  const std::string left_out = hosts_.WhyLeftOut();
+  if (std::exchange(left_out_, left_out) != left_out) on_change_();
 }
 
 std::optional<vhost::EndpointStatus> NvmfGuestDevice::status() const {
@@ -91,6 +102,7 @@ std::optional<vhost::EndpointStatus> NvmfGuestDevice::status() const {
   status.message = of_target.hosts.empty() ? "no host is connected"
                                            : fmt::format("{} host(s) over {} path(s)", of_target.hosts.size(),
                                                          of_target.controllers);
+  if (!left_out_.empty()) status.message += "; " + left_out_;
   return status;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/guest_devices/guest_device.h"
+#include "engine/secrets/export_hosts.h"
 #include "nvmf_target/target_service.h"
 
 namespace cleat::engine {
@@ -29,17 +30,22 @@ class NvmfGuestDevice final : public GuestDevice {
   Task<void> Remove(AttachedDisk& disk, bool tell) override;
   Task<void> Resized(AttachedDisk& disk) override;
   void HostsChanged() override;
+  Task<void> AwaitHosts() override { return hosts_.Settled(); }
   std::optional<vhost::EndpointStatus> status() const override;
   const char* idle_reason() const override { return "its disks are attached first"; }
 
  private:
   const std::string& nqn() const { return spec_.exported->nqn; }
   nvme::target::NamespaceShape ShapeOf(const AttachedDisk& disk) const;
+  void LetIn(ExportHosts::Hosts hosts);
 
   nvmf_target::TargetService& target_;
   const ControllerSpec& spec_;
+  const std::function<void()> on_change_;
   const Status added_;       // to the target
   bool taken_over_ = false;  // another engine serves, or has served, it
+  std::string left_out_;     // ExportHosts::WhyLeftOut
+  ExportHosts hosts_;
 };
 
 }  // namespace cleat::engine

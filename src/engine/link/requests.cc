@@ -15,8 +15,11 @@ class Visitor {
   Visitor(Engine& engine, UniqueFd& fd) : engine_(engine), fd_(fd) {}
 
   Task<Answer> operator()(PutControllerMessage& put) {
-    co_return engine_.PutController(put.controller,
-                                    put.standby ? Controller::Role::kStandBy : Controller::Role::kServe);
+    Status done = engine_.PutController(put.controller,
+                                        put.standby ? Controller::Role::kStandBy : Controller::Role::kServe);
+    // cleatd has an export served next: hosts that come back to it before they can prove anything would not try again.
+    if (done) co_await engine_.AwaitHosts(put.controller.name);
+    co_return done;
   }
   Task<Answer> operator()(YieldControllerMessage& yield) {
     auto yielded = co_await engine_.YieldController(yield.name, yield.drain_ms * kNsPerMs);

@@ -82,7 +82,7 @@ inline Result<WrappedSecret> WrappedSecretOf(const Cleat__Engine__V1__WrappedSec
   return secret;
 }
 
-// Of a message that has all three: an NvmeTcpBackend or a Discover. `field`: the message, for errors.
+// Of a message that has all three: an NvmeTcpBackend, a Discover or an ExportHost. `field`: the message, for errors.
 template <typename Message>
 Result<NvmfSecrets> NvmfSecretsOf(const Message& in, const std::string& field) {
   NvmfSecrets secrets;

@@ -46,16 +46,31 @@ Result<std::vector<fabrics::TransportAddress>> ExportAddressesOf(std::span<char*
   return addresses;
 }
 
-Result<std::vector<std::string>> ExportHostsOf(std::span<char* const> texts, const std::string& field) {
-  if (texts.size() > kExportHostsMax)
-    return Malformed(field + " has " + std::to_string(texts.size()) + ": at most " +
+Status AddExportHost(const char* nqn, NvmfSecrets secrets, const std::string& field,
+                     std::vector<ExportHost>& hosts) {
+  const std::string text = OptionalText(nqn);
+  if (const auto checked = fabrics::CheckNqn(text, field); !checked)
+    return Malformed(checked.error().message);
+  if (std::ranges::find(hosts, text, &ExportHost::nqn) != hosts.end())
+    return Malformed(field + " has " + text + " twice");
+  hosts.push_back({text, std::move(secrets)});
+  return Ok{};
+}
+
+// Those that have nothing to prove first. A host of the second list that came without a secret would be let in without proof.
+Result<std::vector<ExportHost>> ExportHostsOf(const PbExport& in, const std::string& field) {
+  if (in.n_hosts > kExportHostsMax || in.n_secured_hosts > kExportHostsMax - in.n_hosts)
+    return Malformed(field + " has " + std::to_string(in.n_hosts + in.n_secured_hosts) + ": at most " +
                      std::to_string(kExportHostsMax) + " are taken");
-  std::vector<std::string> hosts;
-  for (const char* const text : texts) {
-    if (const auto checked = fabrics::CheckNqn(text, field); !checked)
-      return Malformed(checked.error().message);
-    if (std::ranges::find(hosts, text) != hosts.end()) return Malformed(field + " has " + text + " twice");
-    hosts.emplace_back(text);
+  std::vector<ExportHost> hosts;
+  for (const char* const nqn : std::span(in.hosts, in.n_hosts)) {
+    CLEAT_TRY(AddExportHost(nqn, {}, field, hosts));
+  }
+  for (const auto* const host : std::span(in.secured_hosts, in.n_secured_hosts)) {
+    const std::string name = field + " " + OptionalText(host->nqn);
+    CLEAT_ASSIGN(auto secrets, NvmfSecretsOf(*host, name));
+    if (!secrets.any()) return Malformed(name + " is among those with secrets, and has none");
+    CLEAT_TRY(AddExportHost(host->nqn, std::move(secrets), field, hosts));
   }
   return hosts;
 }
@@ -76,7 +91,7 @@ Result<ExportSpec> ExportOf(const std::string& controller, const PbExport* in) {
     return Malformed(field("serial") + " is not 1 to " + std::to_string(kExportSerialBytesMax) +
                      " printable ASCII characters");
   CLEAT_ASSIGN(spec.addresses, ExportAddressesOf({in->addresses, in->n_addresses}, field("addresses")));
-  CLEAT_ASSIGN(spec.hosts, ExportHostsOf({in->hosts, in->n_hosts}, field("hosts")));
+  CLEAT_ASSIGN(spec.hosts, ExportHostsOf(*in, field("hosts")));
   spec.hosts_revision = in->hosts_revision;
   return spec;
 }

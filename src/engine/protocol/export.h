@@ -10,17 +10,26 @@
 #include <string>
 #include <vector>
 
+#include "engine/protocol/nvmf_secrets.h"
 #include "nvme/fabrics/names.h"
 
 namespace cleat::engine {
+
+// A host that is let in, and what it has to prove; with none, whoever says the NQN is let in.
+struct ExportHost {
+  std::string nqn;
+  NvmfSecrets secrets = {};
+
+  bool operator==(const ExportHost&) const = default;
+};
 
 // The codec has checked all of it.
 struct ExportSpec {
   std::string nqn;     // the subsystem's; not the discovery service's
   std::string serial;  // SN: 1 to kExportSerialBytesMax printable ASCII characters
   std::vector<nvme::fabrics::TransportAddress>
-      addresses;                   // where the engine listens: 1 to kExportAddressesMax
-  std::vector<std::string> hosts;  // NQNs that are let in, at most kExportHostsMax; may be empty: nobody
+      addresses;                  // where the engine listens: 1 to kExportAddressesMax
+  std::vector<ExportHost> hosts;  // that are let in, at most kExportHostsMax; may be empty: nobody
   uint64_t hosts_revision =
       0;  // of cleatd's intent that says so; goes back with each report, which has no hosts
 
