@@ -154,7 +154,8 @@ Result<ApplyHostCall::Host> ApplyHostCall::PresentHost() {
                                                       !WrappedKeysIn(resource.subsystem().spec()).empty()};
     if (resource.has_group()) host.groups[resource.group().name()] = {resource.group().etag()};
     if (resource.has_controller() && resource.controller().status().state() != v1::CONTROLLER_STATE_DELETING)
-      host.controllers[resource.controller().name()] = {resource.controller().etag()};
+      host.controllers[resource.controller().name()] = {resource.controller().etag(),
+                                                        !WrappedKeysIn(resource.controller().spec()).empty()};
     if (resource.has_attachment() && resource.attachment().status().state() != v1::ATTACHMENT_STATE_DETACHING)
       host.attachments[resource.attachment().name()] = {resource.attachment().etag()};
   }
@@ -404,10 +405,12 @@ void ApplyHostCall::ApplyDisk(const v1::Disk& disk) {
 void ApplyHostCall::ApplyController(const v1::Controller& controller) {
   const std::string& name = controller.name();
   const std::string id = *ParseControllerName(name);
-  auto spec = CompleteControllerSpec(id, controller.spec());
+  auto spec = CompleteControllerSpec(id, WithoutKey(controller.spec()));
   if (!spec.ok()) return ReportFailed(name, spec.error());
   if (auto labels = CheckLabels(name, controller.labels()); !labels.ok())
     return ReportFailed(name, labels.error());
+  const auto same_secrets = state_.controllers().AreSameSecrets(id, controller.spec());
+  if (!same_secrets.ok()) return ReportFailed(name, same_secrets.error());
   v1::GetControllerRequest get;
   get.set_name(name);
   const auto present = state_.controllers().Get(get);
@@ -418,24 +421,31 @@ void ApplyHostCall::ApplyController(const v1::Controller& controller) {
     request.set_controller_id(id);
     *request.mutable_controller() = controller;
     const auto made = RetryWhileBusy([&] { return state_.controllers().Create(request); });
+    WipePlainKey(request.mutable_controller()->mutable_spec());
     if (!made.ok()) return ReportFailed(name, made.error());
     return Report(name, v1::APPLY_ACTION_CREATED);
   }
-  const v1::ControllerSpec wanted = WithNqnOf(present->spec(), *spec);
-  v1::ControllerSpec with_hosts = present->spec();  // which alone may change
+  const v1::ControllerSpec now = WithoutKey(present->spec());
+  const v1::ControllerSpec wanted = WithNqnOf(now, *spec);
+  v1::ControllerSpec with_hosts = now;  // which alone may change
   if (with_hosts.has_exported()) *with_hosts.mutable_exported()->mutable_hosts() = wanted.exported().hosts();
-  if (!SameSpec(with_hosts, wanted)) return ReportFailed(name, AlreadyExists(name, present->spec(), wanted));
+  if (!SameSpec(with_hosts, wanted)) return ReportFailed(name, AlreadyExists(name, now, wanted));
   v1::UpdateControllerRequest update;
   *update.mutable_controller() = controller;
   update.mutable_controller()->clear_etag();
-  if (!SameSpec(with_hosts, present->spec())) update.mutable_update_mask()->add_paths("spec.exported.hosts");
+  if (!*same_secrets || !SameSpec(with_hosts, now))
+    update.mutable_update_mask()->add_paths("spec.exported.hosts");
   if (LabelsOf(controller.labels()) != LabelsOf(present->labels()))
     update.mutable_update_mask()->add_paths("labels");
-  if (update.update_mask().paths().empty()) return Report(name, v1::APPLY_ACTION_UNCHANGED);
-  if (dry_run_) return Report(name, v1::APPLY_ACTION_UPDATED);
-  const auto updated = RetryWhileBusy([&] { return state_.controllers().Update(update); });
-  if (!updated.ok()) return ReportFailed(name, updated.error());
-  Report(name, v1::APPLY_ACTION_UPDATED);
+  const bool unchanged = update.update_mask().paths().empty();
+  Status done = Ok{};
+  if (!unchanged && !dry_run_) {
+    const auto updated = RetryWhileBusy([&] { return state_.controllers().Update(update); });
+    if (!updated.ok()) done = updated.error();
+  }
+  WipePlainKey(update.mutable_controller()->mutable_spec());
+  if (!done.ok()) return ReportFailed(name, done.error());
+  Report(name, unchanged ? v1::APPLY_ACTION_UNCHANGED : v1::APPLY_ACTION_UPDATED);
 }
 
 void ApplyHostCall::ApplyAttachment(const v1::Attachment& attachment) {

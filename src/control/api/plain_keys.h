@@ -32,7 +32,7 @@ class PlainKeys {
   PlainKeys(const PlainKeys&) = delete;
   PlainKeys& operator=(const PlainKeys&) = delete;
 
-  // A disk, cluster or subsystem.
+  // A disk, cluster, subsystem or controller.
   template <typename Object>
   void Add(Object* object) {
     std::string field = PlainKeyIn(object->spec());

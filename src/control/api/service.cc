@@ -319,8 +319,12 @@ grpc::Status Service::DeleteGroup(grpc::ServerContext* context, const v1::Delete
 grpc::Status Service::CreateController(grpc::ServerContext* context,
                                        const v1::CreateControllerRequest* request, v1::Controller* reply) {
   static constexpr Method kMethod{"CreateController", Role::kAttach, true};
+  const PlainKeys keys(const_cast<v1::CreateControllerRequest*>(request)->mutable_controller());
   return guard_.Handle(*context, kMethod, ControllerName(request->controller_id()), reply,
-                       [&] { return state_.controllers().Create(*request); });
+                       [&](const Caller& caller) -> Result<v1::Controller> {
+                         CLEAT_TRY(keys.Check(caller));
+                         return state_.controllers().Create(*request);
+                       });
 }
 
 grpc::Status Service::GetController(grpc::ServerContext* context, const v1::GetControllerRequest* request,
@@ -340,8 +344,12 @@ grpc::Status Service::ListControllers(grpc::ServerContext* context, const v1::Li
 grpc::Status Service::UpdateController(grpc::ServerContext* context,
                                        const v1::UpdateControllerRequest* request, v1::Controller* reply) {
   static constexpr Method kMethod{"UpdateController", Role::kAttach, true};
+  const PlainKeys keys(const_cast<v1::UpdateControllerRequest*>(request)->mutable_controller());
   return guard_.Handle(*context, kMethod, request->controller().name(), reply,
-                       [&] { return state_.controllers().Update(*request); });
+                       [&](const Caller& caller) -> Result<v1::Controller> {
+                         CLEAT_TRY(keys.Check(caller));
+                         return state_.controllers().Update(*request);
+                       });
 }
 
 grpc::Status Service::DeleteController(grpc::ServerContext* context,
@@ -424,6 +432,7 @@ grpc::Status Service::ApplyHost(grpc::ServerContext* context, const v1::ApplyHos
   keys.AddAll(given.mutable_disks());
   keys.AddAll(given.mutable_clusters());
   keys.AddAll(given.mutable_subsystems());
+  keys.AddAll(given.mutable_controllers());
   return guard_.Handle(
       *context, method, request->dry_run() ? "dry run" : "host", reply,
       [&](const Caller& caller) -> Result<v1::ApplyHostResponse> {

@@ -17,6 +17,8 @@ std::map<std::string, std::string> KeysNeeded(const Rows& rows) {
     add(deleted.disk.spec, DiskName(deleted.disk.id) + " (deleted, and kept)");
   for (const ClusterRow& cluster : rows.clusters) add(cluster.spec, ClusterName(cluster.id));
   for (const SubsystemRow& subsystem : rows.subsystems) add(subsystem.spec, SubsystemName(subsystem.id));
+  for (const ControllerRow& controller : rows.controllers)
+    add(controller.spec, ControllerName(controller.id));
   return needed;
 }
 

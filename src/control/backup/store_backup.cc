@@ -110,6 +110,7 @@ Status DescribeCopy(TemporaryDatabase& copy, v1::StoreInfo& info) {
       AddKeks<v1::DiskSpec>(copy, "SELECT spec FROM disks UNION ALL SELECT spec FROM deleted_disks", keks));
   CLEAT_TRY(AddKeks<v1::ClusterSpec>(copy, "SELECT spec FROM clusters", keks));
   CLEAT_TRY(AddKeks<v1::SubsystemSpec>(copy, "SELECT spec FROM subsystems", keks));
+  CLEAT_TRY(AddKeks<v1::ControllerSpec>(copy, "SELECT spec FROM controllers", keks));
   for (const std::string& kek : keks) info.add_key_encryption_keys(kek);
   info.mutable_time()->set_seconds(static_cast<int64_t>(SecondsSince1970()));
   return copy.Read(

@@ -133,7 +133,10 @@ Host HostOf(const Rows& rows) {
     ExtractKey(host, name, WrappedKeyOf(row.disk));
   }
   for (const ControllerRow& row : rows.controllers) {
-    if (!row.deleting) host.controllers[ControllerName(row.id)] = Bytes(row.spec, row.labels, row.revision);
+    if (row.deleting) continue;
+    host.controllers[ControllerName(row.id)] = Bytes(row.spec, row.labels, row.revision);
+    for (const v1::WrappedKey* const key : WrappedKeysIn(row.spec))
+      ExtractKey(host, ControllerName(row.id), fmt::format("controller {} {}", row.id, key->data()));
   }
   for (const AttachmentRow& row : rows.attachments) {
     if (!row.deleting)

@@ -5,6 +5,7 @@
 #include "control/validate/backends.h"
 #include "control/validate/disk_settings.h"
 #include "control/validate/spec_rules.h"
+#include "control/validate/spec_secrets.h"
 
 namespace cleat::control {
 namespace {
@@ -117,13 +118,34 @@ engine::v1::ControllerType ToEngine(v1::ControllerType type) {
   }
 }
 
-engine::v1::Export ExportOf(const ControllerIntent& intent) {
+void Put(const v1::Secret& secret, engine::v1::WrappedSecret* told) {
+  told->set_key_encryption_key(secret.wrapped_key().key_encryption_key());
+  told->set_data(secret.wrapped_key().data());
+}
+
+// To an NvmeTcpBackend, a Discover or an ExportHost, from what cleatd has for it.
+template <typename From, typename To>
+void PutSecrets(const From& from, To& told) {
+  if (from.has_dhchap_secret()) Put(from.dhchap_secret(), told.mutable_dhchap_secret());
+  if (from.has_dhchap_ctrl_secret()) Put(from.dhchap_ctrl_secret(), told.mutable_dhchap_ctrl_secret());
+  if (from.has_tls_psk()) Put(from.tls_psk(), told.mutable_tls_psk());
+}
+
+engine::v1::Export ExportOf(const ControllerIntent& intent, uint32_t protocol) {
   const v1::ExportSpec& spec = intent.row.spec.exported();
   engine::v1::Export exported;
   exported.set_nqn(spec.nqn());
   exported.set_serial(intent.serial);
   *exported.mutable_addresses() = spec.addresses();
-  for (const v1::ExportHost& host : spec.hosts()) exported.add_hosts(host.nqn());
+  for (const v1::ExportHost& host : spec.hosts()) {
+    if (!HasSecrets(host)) {
+      exported.add_hosts(host.nqn());
+    } else if (protocol >= kProtocolHostSecrets) {
+      engine::v1::ExportHost& secured = *exported.add_secured_hosts();
+      secured.set_nqn(host.nqn());
+      PutSecrets(host, secured);
+    }
+  }
   exported.set_hosts_revision(intent.row.hosts_revision);
   return exported;
 }
@@ -136,7 +158,7 @@ engine::v1::Controller ToEngine(const ControllerIntent& intent, uint32_t protoco
   controller.set_name(ControllerName(row.id));
   controller.set_type(ToEngine(row.spec.type()));
   if (row.spec.has_exported()) {
-    *controller.mutable_exported() = ExportOf(intent);
+    *controller.mutable_exported() = ExportOf(intent, protocol);
   } else {
     controller.set_socket_path(row.spec.socket_path());
     controller.set_socket_mode(row.spec.socket_mode() == v1::SOCKET_MODE_SERVER
@@ -155,11 +177,6 @@ engine::v1::Controller ToEngine(const ControllerIntent& intent, uint32_t protoco
 
 namespace {
 
-void Put(const v1::Secret& secret, engine::v1::WrappedSecret* told) {
-  told->set_key_encryption_key(secret.wrapped_key().key_encryption_key());
-  told->set_data(secret.wrapped_key().data());
-}
-
 // What PutBackend knows nothing of: the subsystem itself.
 void PutSubsystem(const AttachmentIntent& intent, engine::v1::NvmeTcpBackend& nvme) {
   const v1::SubsystemSpec& spec = intent.subsystem;
@@ -170,9 +187,7 @@ void PutSubsystem(const AttachmentIntent& intent, engine::v1::NvmeTcpBackend& nv
   if (spec.header_digest()) nvme.set_header_digest(true);
   if (spec.data_digest()) nvme.set_data_digest(true);
   nvme.set_keep_alive_ms(spec.keep_alive_ms());
-  if (spec.has_dhchap_secret()) Put(spec.dhchap_secret(), nvme.mutable_dhchap_secret());
-  if (spec.has_dhchap_ctrl_secret()) Put(spec.dhchap_ctrl_secret(), nvme.mutable_dhchap_ctrl_secret());
-  if (spec.has_tls_psk()) Put(spec.tls_psk(), nvme.mutable_tls_psk());
+  PutSecrets(spec, nvme);
   if (spec.quiesce_time_proves()) nvme.set_quiesce_time_proves(true);
   if (!HasReservations(spec)) return;
   nvme.set_reservation_family(intent.reservation_family);
@@ -325,10 +340,7 @@ engine::v1::Discover ToEngine(const v1::DiscoverSubsystemsRequest& request, uint
   discover.set_host_nqn(request.host_nqn());
   discover.set_host_id(request.host_id());
   discover.set_timeout_ms(timeout_ms);
-  if (request.has_dhchap_secret()) Put(request.dhchap_secret(), discover.mutable_dhchap_secret());
-  if (request.has_dhchap_ctrl_secret())
-    Put(request.dhchap_ctrl_secret(), discover.mutable_dhchap_ctrl_secret());
-  if (request.has_tls_psk()) Put(request.tls_psk(), discover.mutable_tls_psk());
+  PutSecrets(request, discover);
   if (watch) discover.set_watch(true);
   return discover;
 }

@@ -68,6 +68,7 @@ inline constexpr uint32_t kProtocolReservations = 7;  // disks keep other hosts 
 inline constexpr uint32_t kProtocolDiscovery = 8;     // engines ask discovery services
 inline constexpr uint32_t kProtocolWatching = 9;      // with secrets; watch them; and end when told to
 inline constexpr uint32_t kProtocolExports = 10;      // hosts reach disks over NVMe/TCP
+inline constexpr uint32_t kProtocolHostSecrets = 11;  // ... and may have secrets
 
 using Labels = std::map<std::string, std::string>;
 
@@ -160,7 +161,8 @@ struct ControllerRow {
   // (engine/guest_devices/swap_guard.h). Not known: none but the one that is attached.
   DiskIdentity last_disk;
   std::string last_disk_name;  // "disks/ID", as it was then; empty: not known
-  // Of an NVMF controller: intent_revision of the last change of its hosts. The engine says which ones it knows. 0: of another type.
+  // Of an NVMF controller: the revision of the last change of its hosts, or of what their secrets are wrapped under. The engine says which
+  // ones it knows. 0: of another type.
   uint64_t hosts_revision = 0;
 };
 

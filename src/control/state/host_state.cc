@@ -179,6 +179,7 @@ Status HostState::RewrapKeys() {
   if (keys_.keyring() == nullptr) return Ok{};
   CLEAT_TRY(clusters_.RewrapKeys());
   CLEAT_TRY(subsystems_.RewrapKeys());
+  CLEAT_TRY(controllers_.RewrapKeys());
   return disk_keys_.RewrapKeys();
 }
 

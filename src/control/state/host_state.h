@@ -169,7 +169,7 @@ class HostState {
   KeptDisks kept_disks_{core_, remote_storage_, pool_extents_, storages_, disks_, keep_};
   DiskDoubt disk_doubt_;
   FoundPools found_pools_{core_, pools_, disks_, pool_extents_, storages_, keep_};
-  Controllers controllers_{core_, groups_, engines_, unclaimed_};
+  Controllers controllers_{core_, keys_, groups_, engines_, unclaimed_};
   Attachments attachments_{core_, storages_, disks_, cluster_faults_};
   Upgrades upgrades_{core_, controllers_};
   EngineRemoval engine_removal_{core_, disks_, controllers_, attachments_};

@@ -343,13 +343,19 @@ Status GoTo14(Migrator& m) {
   return m.Execute("DROP TABLE controllers13");
 }
 
+// Version 15: hosts of exports have secrets. No row changes. A cleatd of before would read specs with secrets, have engines let the hosts in
+// without, and not wrap them anew with another key-encryption key; so it has to refuse the store.
+Status GoTo15(Migrator&) {
+  return Ok{};
+}
+
 struct Step {
   uint64_t to;
   Status (*run)(Migrator&);
 };
-constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2},   {3, GoTo3},   {4, GoTo4},  {5, GoTo5},
-                           {6, GoTo6},         {7, GoTo7},   {8, GoTo8},   {9, GoTo9},  {10, GoTo10},
-                           {11, GoTo11},       {12, GoTo12}, {13, GoTo13}, {14, GoTo14}};
+constexpr Step kSteps[] = {{1, CreateSchema1}, {2, GoTo2},   {3, GoTo3},   {4, GoTo4},   {5, GoTo5},
+                           {6, GoTo6},         {7, GoTo7},   {8, GoTo8},   {9, GoTo9},   {10, GoTo10},
+                           {11, GoTo11},       {12, GoTo12}, {13, GoTo13}, {14, GoTo14}, {15, GoTo15}};
 static_assert(std::size(kSteps) == kSchemaVersion);
 
 Status Take(Migrator& migrator, const Step& step) {

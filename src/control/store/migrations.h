@@ -12,7 +12,7 @@
 
 namespace cleat::control {
 
-inline constexpr uint64_t kSchemaVersion = 14;
+inline constexpr uint64_t kSchemaVersion = 15;
 
 // Brings `db` from version `from` (0: empty) to kSchemaVersion. An error leaves it at the last step that was done.
 Status MigrateSchema(sqlite3* db, uint64_t from, const std::string& path);

@@ -22,8 +22,10 @@ Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec);
 Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::SubsystemSpec spec);
 // The same checks for the host that asks. In place: a copy would have the plain secrets, too.
 Status CompleteDiscovery(v1::DiscoverSubsystemsRequest* request);
-// Whether its secrets go together, once all are there.
-Status CheckSubsystemSecrets(std::string_view subsystem, const v1::SubsystemSpec& spec);
+// Whether the secrets of a subsystem's spec, or of an export's host, go together, once all are there. `path`: what is before their names,
+// as "exported.hosts[0]."
+Status CheckSecretsTogether(std::string_view resource, std::string_view path, bool has_dhchap_secret,
+                            bool has_dhchap_ctrl_secret);
 // Whether disks that are written to take part in reservations.
 bool HasReservations(const v1::SubsystemSpec& spec);
 // The spec, with who this host is in `present` where it does not say itself.

@@ -12,7 +12,45 @@
 namespace cleat::control {
 namespace {
 
-using Spec = v1::SubsystemSpec;
+template <typename Message>
+void AddWrappedKeys(const Message& message, std::vector<const v1::WrappedKey*>& keys) {
+  for (const SecretField<Message>& secret : kSecretsOf<Message>) {
+    if ((message.*secret.get)().has_wrapped_key()) keys.push_back(&(message.*secret.get)().wrapped_key());
+  }
+}
+
+template <typename Message>
+void AddWrappedKeys(Message* message, std::vector<v1::WrappedKey*>& keys) {
+  for (const SecretField<Message>& secret : kSecretsOf<Message>) {
+    if ((message->*secret.get)().has_wrapped_key())
+      keys.push_back((message->*secret.change)()->mutable_wrapped_key());
+  }
+}
+
+// Its field; empty: there is none.
+template <typename Message>
+std::string FieldOfPlainKey(const Message& message) {
+  for (const SecretField<Message>& secret : kSecretsOf<Message>) {
+    if ((message.*secret.get)().has_plain_key()) return fmt::format("{}.plain_key", secret.field);
+  }
+  return "";
+}
+
+template <typename Message>
+void WipePlainKeysOf(Message* message) {
+  for (const SecretField<Message>& secret : kSecretsOf<Message>) {
+    if (!(message->*secret.get)().has_plain_key()) continue;
+    keys::Wipe(*(message->*secret.change)()->mutable_plain_key());
+    (message->*secret.change)()->clear_plain_key();
+  }
+}
+
+template <typename Message>
+void ClearSecretsOf(Message* message) {
+  for (const SecretField<Message>& secret : kSecretsOf<Message>) (message->*secret.clear)();
+}
+
+}  // namespace
 
 Status CheckChapSecret(std::string_view text, std::string_view what) {
   CLEAT_TRY(nvme::auth::ChapSecret::Parse(text, what));
@@ -24,22 +62,11 @@ Status CheckTlsPsk(std::string_view text, std::string_view what) {
   return Ok{};
 }
 
-constexpr std::array<SubsystemSecret, kSubsystemSecrets> kSecrets = {{
-    {"dhchap_secret", &Spec::has_dhchap_secret, &Spec::dhchap_secret, &Spec::mutable_dhchap_secret,
-     &Spec::clear_dhchap_secret, &CheckChapSecret},
-    {"dhchap_ctrl_secret", &Spec::has_dhchap_ctrl_secret, &Spec::dhchap_ctrl_secret,
-     &Spec::mutable_dhchap_ctrl_secret, &Spec::clear_dhchap_ctrl_secret, &CheckChapSecret},
-    {"tls_psk", &Spec::has_tls_psk, &Spec::tls_psk, &Spec::mutable_tls_psk, &Spec::clear_tls_psk,
-     &CheckTlsPsk},
-}};
-
-}  // namespace
-
-const std::array<SubsystemSecret, kSubsystemSecrets>& SubsystemSecrets() {
-  return kSecrets;
+bool HasSecrets(const v1::ExportHost& host) {
+  return host.has_dhchap_secret() || host.has_dhchap_ctrl_secret() || host.has_tls_psk();
 }
 
-std::array<v1::Secret*, kSubsystemSecrets> SecretsOf(v1::DiscoverSubsystemsRequest* request) {
+std::array<v1::Secret*, kNvmfSecrets> SecretsOf(v1::DiscoverSubsystemsRequest* request) {
   return {request->has_dhchap_secret() ? request->mutable_dhchap_secret() : nullptr,
           request->has_dhchap_ctrl_secret() ? request->mutable_dhchap_ctrl_secret() : nullptr,
           request->has_tls_psk() ? request->mutable_tls_psk() : nullptr};
@@ -63,9 +90,13 @@ std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::ClusterSpec& spec) {
 
 std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::SubsystemSpec& spec) {
   std::vector<const v1::WrappedKey*> keys;
-  for (const SubsystemSecret& secret : kSecrets) {
-    if ((spec.*secret.get)().has_wrapped_key()) keys.push_back(&(spec.*secret.get)().wrapped_key());
-  }
+  AddWrappedKeys(spec, keys);
+  return keys;
+}
+
+std::vector<const v1::WrappedKey*> WrappedKeysIn(const v1::ControllerSpec& spec) {
+  std::vector<const v1::WrappedKey*> keys;
+  for (const v1::ExportHost& host : spec.exported().hosts()) AddWrappedKeys(host, keys);
   return keys;
 }
 
@@ -81,10 +112,14 @@ std::vector<v1::WrappedKey*> WrappedKeysOf(v1::ClusterSpec* spec) {
 
 std::vector<v1::WrappedKey*> WrappedKeysOf(v1::SubsystemSpec* spec) {
   std::vector<v1::WrappedKey*> keys;
-  for (const SubsystemSecret& secret : kSecrets) {
-    if ((spec->*secret.get)().has_wrapped_key())
-      keys.push_back((spec->*secret.change)()->mutable_wrapped_key());
-  }
+  AddWrappedKeys(spec, keys);
+  return keys;
+}
+
+std::vector<v1::WrappedKey*> WrappedKeysOf(v1::ControllerSpec* spec) {
+  std::vector<v1::WrappedKey*> keys;
+  if (!spec->has_exported()) return keys;
+  for (v1::ExportHost& host : *spec->mutable_exported()->mutable_hosts()) AddWrappedKeys(&host, keys);
   return keys;
 }
 
@@ -99,16 +134,21 @@ std::string PlainKeyIn(const v1::ClusterSpec& spec) {
 }
 
 std::string PlainKeyIn(const v1::SubsystemSpec& spec) {
-  for (const SubsystemSecret& secret : kSecrets) {
-    if ((spec.*secret.get)().has_plain_key()) return fmt::format("spec.{}.plain_key", secret.field);
+  const std::string field = FieldOfPlainKey(spec);
+  return field.empty() ? field : "spec." + field;
+}
+
+std::string PlainKeyIn(const v1::ControllerSpec& spec) {
+  const auto& hosts = spec.exported().hosts();
+  for (int i = 0; i < hosts.size(); ++i) {
+    if (const std::string field = FieldOfPlainKey(hosts[i]); !field.empty())
+      return fmt::format("spec.exported.hosts[{}].{}", i, field);
   }
   return "";
 }
 
 std::string PlainKeyIn(const v1::DiscoverSubsystemsRequest& request) {
-  if (request.dhchap_secret().has_plain_key()) return "dhchap_secret.plain_key";
-  if (request.dhchap_ctrl_secret().has_plain_key()) return "dhchap_ctrl_secret.plain_key";
-  return request.tls_psk().has_plain_key() ? "tls_psk.plain_key" : "";
+  return FieldOfPlainKey(request);
 }
 
 void WipePlainKey(v1::DiskSpec* spec) {
@@ -124,19 +164,16 @@ void WipePlainKey(v1::ClusterSpec* spec) {
 }
 
 void WipePlainKey(v1::SubsystemSpec* spec) {
-  for (const SubsystemSecret& secret : kSecrets) {
-    if (!(spec->*secret.get)().has_plain_key()) continue;
-    keys::Wipe(*(spec->*secret.change)()->mutable_plain_key());
-    (spec->*secret.change)()->clear_plain_key();
-  }
+  WipePlainKeysOf(spec);
+}
+
+void WipePlainKey(v1::ControllerSpec* spec) {
+  if (!spec->has_exported()) return;
+  for (v1::ExportHost& host : *spec->mutable_exported()->mutable_hosts()) WipePlainKeysOf(&host);
 }
 
 void WipePlainKey(v1::DiscoverSubsystemsRequest* request) {
-  for (v1::Secret* const secret : SecretsOf(request)) {
-    if (secret == nullptr || !secret->has_plain_key()) continue;
-    keys::Wipe(*secret->mutable_plain_key());
-    secret->clear_plain_key();
-  }
+  WipePlainKeysOf(request);
 }
 
 // ---- Neither
@@ -155,7 +192,14 @@ v1::ClusterSpec WithoutKey(v1::ClusterSpec spec) {
 
 v1::SubsystemSpec WithoutKey(v1::SubsystemSpec spec) {
   WipePlainKey(&spec);
-  for (const SubsystemSecret& secret : kSecrets) (spec.*secret.clear)();
+  ClearSecretsOf(&spec);
+  return spec;
+}
+
+v1::ControllerSpec WithoutKey(v1::ControllerSpec spec) {
+  WipePlainKey(&spec);
+  if (!spec.has_exported()) return spec;
+  for (v1::ExportHost& host : *spec.mutable_exported()->mutable_hosts()) ClearSecretsOf(&host);
   return spec;
 }
 

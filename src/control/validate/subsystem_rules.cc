@@ -114,14 +114,15 @@ Status CompleteDiscovery(v1::DiscoverSubsystemsRequest* request) {
   return CompleteHost(*request, refuse);
 }
 
-Status CheckSubsystemSecrets(std::string_view subsystem, const v1::SubsystemSpec& spec) {
-  if (!spec.has_dhchap_ctrl_secret() || spec.has_dhchap_secret()) return Ok{};
+Status CheckSecretsTogether(std::string_view resource, std::string_view path, bool has_dhchap_secret,
+                            bool has_dhchap_ctrl_secret) {
+  if (!has_dhchap_ctrl_secret || has_dhchap_secret) return Ok{};
   return RefuseFor(
-      subsystem, v1::REASON_KEY_INVALID,
-      fmt::format("{}: dhchap_ctrl_secret is there without dhchap_secret: a subsystem proves itself "
+      resource, v1::REASON_KEY_INVALID,
+      fmt::format("{}: {}dhchap_ctrl_secret is there without dhchap_secret: a subsystem proves itself "
                   "only to a host that does so too. Give both, or remove both",
-                  subsystem),
-      {{"field", "spec.dhchap_ctrl_secret"}});
+                  resource, path),
+      {{"field", fmt::format("spec.{}dhchap_ctrl_secret", path)}});
 }
 
 bool HasReservations(const v1::SubsystemSpec& spec) {

@@ -284,8 +284,10 @@ void ControllerReconciler::OnPut(EngineView& engine, ControllerView& view, const
                                             : engine::v1::CONTROLLER_STATE_IDLE);
   }
   *view.actual->mutable_controller() = put;
-  if (put.has_exported())
-    view.actual->mutable_controller()->mutable_exported()->clear_hosts();  // as in reports
+  if (put.has_exported()) {  // as in reports
+    view.actual->mutable_controller()->mutable_exported()->clear_hosts();
+    view.actual->mutable_controller()->mutable_exported()->clear_secured_hosts();
+  }
   context_.state.controllers().Report(engine.info.id, controller, FromEngine(*view.actual));
 }
 

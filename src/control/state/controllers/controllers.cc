@@ -81,7 +81,9 @@ Result<v1::Controller> Controllers::Create(const v1::CreateControllerRequest& re
   const std::string& id = request.controller_id();
   CLEAT_TRY(CheckId("controller_id", id));
   const std::string name = ControllerName(id);
-  CLEAT_ASSIGN(auto spec, CompleteControllerSpec(id, request.controller().spec()));
+  v1::ControllerSpec asked = request.controller().spec();
+  CLEAT_ASSIGN(const auto secrets, keys_.ExtractSecrets(id, &asked));
+  CLEAT_ASSIGN(auto spec, CompleteControllerSpec(id, std::move(asked)));
   CLEAT_ASSIGN(auto labels, CheckLabels(name, request.controller().labels()));
   const std::string reach = ReachOf(spec);
   Status path = Ok{};
@@ -93,7 +95,7 @@ Result<v1::Controller> Controllers::Create(const v1::CreateControllerRequest& re
   if (!spec.group().empty()) names.needs.insert(spec.group());
   core_.writes.Await(names);
   CLEAT_TRY(CompleteNqn(id, spec));
-  CLEAT_ASSIGN(auto existing, CheckNew(id, spec));
+  CLEAT_ASSIGN(auto existing, CheckNew(id, spec, secrets));
   if (existing != nullptr) {
     if (existing->row.labels != labels) return AlreadyExistsWithOtherLabels(name);
     return core_.view.Show(*existing);
@@ -101,6 +103,8 @@ Result<v1::Controller> Controllers::Create(const v1::CreateControllerRequest& re
 
   CLEAT_TRY(path);
   CLEAT_TRY(engines_.CheckChosen(id, spec));
+  // Now, since the key-encryption key may have changed while others were awaited.
+  CLEAT_TRY(keys_.SetSecrets(id, secrets, /*present=*/{}, &spec));
   ControllerEntry entry;
   entry.row.id = id;
   entry.row.spec = spec;
@@ -147,14 +151,21 @@ Status Controllers::Commit(ControllerEntry entry, const WriteNames& names) {
   return Ok{};
 }
 
-Result<ControllerEntry*> Controllers::CheckNew(const std::string& id, const v1::ControllerSpec& spec) {
+Result<ControllerEntry*> Controllers::CheckNew(const std::string& id, const v1::ControllerSpec& spec,
+                                               const AskedHosts& secrets) {
   const std::string name = ControllerName(id);
   if (ControllerEntry* existing = core_.tables.controllers.Find(id)) {
     if (existing->row.deleting) {
       return Busy(name, name + " is still being removed");
     }
-    if (SameSpec(existing->row.spec, spec)) return existing;
-    return AlreadyExists(name, existing->row.spec, spec);
+    const v1::ControllerSpec present = WithoutKey(existing->row.spec);
+    if (!SameSpec(present, spec)) return AlreadyExists(name, present, spec);
+    CLEAT_ASSIGN(const bool same_secrets, keys_.HasSecrets(existing->row, secrets));
+    if (same_secrets) return existing;
+    return RefuseFor(
+        name, v1::REASON_CONTENT_DIFFERS,
+        fmt::format("{} exists with other secrets of its hosts: choose another id, or update it", name),
+        {{"difference", "secrets"}});
   }
   if (core_.tables.controllers.size() + creating_ >= kControllersMax) {
     return RefuseFor(
@@ -226,6 +237,11 @@ Result<v1::Controller> Controllers::Update(const v1::UpdateControllerRequest& re
   const std::string& name = request.controller().name();
   CLEAT_ASSIGN(auto id, ParseControllerName(name));
   CLEAT_TRY(CheckUpdateMask(name, request.update_mask()));
+  Hosts hosts;
+  if (Names(request.update_mask(), kHostsPath)) {
+    *hosts.spec.mutable_exported()->mutable_hosts() = request.controller().spec().exported().hosts();
+    CLEAT_ASSIGN(hosts.secrets, keys_.ExtractSecrets(id, &hosts.spec));
+  }
 
   const StateLock lock(core_.mutex);
   const WriteNames names{.changes = {name}};
@@ -235,7 +251,7 @@ Result<v1::Controller> Controllers::Update(const v1::UpdateControllerRequest& re
   if (entry->row.deleting) return Busy(name, name + " is being removed");
   CLEAT_TRY(CheckEtag(name, request.controller().etag(), entry->row.intent_revision));
   ControllerRow row = entry->row;
-  CLEAT_TRY(ChangeRow(request, row));
+  CLEAT_TRY(ChangeRow(request, hosts, row));
   const bool other_hosts = !SameSpec(row.spec, entry->row.spec);
   if (!other_hosts && row.labels == entry->row.labels) return core_.view.Show(*entry);
   row.intent_revision = core_.publisher.NextRevision();
@@ -249,7 +265,8 @@ Result<v1::Controller> Controllers::Update(const v1::UpdateControllerRequest& re
   return core_.view.Show(*entry);
 }
 
-Status Controllers::ChangeRow(const v1::UpdateControllerRequest& request, ControllerRow& row) {
+Status Controllers::ChangeRow(const v1::UpdateControllerRequest& request, const Hosts& hosts,
+                              ControllerRow& row) const {
   const std::string& name = request.controller().name();
   if (Names(request.update_mask(), kLabelsPath)) {
     CLEAT_ASSIGN(row.labels, CheckLabels(name, request.controller().labels()));
@@ -260,8 +277,10 @@ Status Controllers::ChangeRow(const v1::UpdateControllerRequest& request, Contro
                      fmt::format("{}: '{}' can't be updated: only an export has hosts", name, kHostsPath),
                      {{"field", kHostsPath}});
   }
-  *row.spec.mutable_exported()->mutable_hosts() = request.controller().spec().exported().hosts();
-  return CompleteExportHosts(name, row.spec.mutable_exported());
+  const v1::ControllerSpec present = row.spec;
+  *row.spec.mutable_exported()->mutable_hosts() = hosts.spec.exported().hosts();
+  CLEAT_TRY(CompleteExportHosts(name, row.spec.mutable_exported()));
+  return keys_.SetSecrets(row.id, hosts.secrets, present, &row.spec);
 }
 
 // ---- Deleting
@@ -280,6 +299,9 @@ Result<v1::DeleteControllerResponse> Controllers::Delete(const v1::DeleteControl
   if (entry->row.deleting) return v1::DeleteControllerResponse();
   CLEAT_TRY(CheckEtag(name, request.etag(), entry->row.intent_revision));
   CLEAT_TRY(CheckNoDisks(name, *entry));
+  if (request.spare_key()) {
+    CLEAT_TRY(CheckKeyIsSpared(name, entry->row.spec));
+  }
   if (entry->row.engine.empty()) {
     CLEAT_TRY(Erase(id, names));
   } else {
@@ -302,9 +324,18 @@ Status Controllers::CheckNoDisks(const std::string& name, const ControllerEntry&
       {{"conflict", live.front()}});
 }
 
+Status Controllers::CheckKeyIsSpared(const std::string& name, const v1::ControllerSpec& spec) {
+  if (WrappedKeysIn(spec).empty()) return Ok{};
+  return RefuseFor(name, v1::REASON_KEY_NOT_KEPT,
+                   fmt::format("{} has secrets of its hosts that cleatd keeps, wrapped, and no file of this "
+                               "host: they would be destroyed. To make the export again takes them anew",
+                               name));
+}
+
 Status Controllers::MakeTombstone(ControllerEntry& entry, const WriteNames& names) {
   ControllerRow row = entry.row;
   row.deleting = true;
+  row.spec = WithoutKey(std::move(row.spec));  // no engine is told of its hosts any more
   row.intent_revision = core_.publisher.NextRevision();
   CLEAT_TRY(core_.writes.Write(names, {row}));
   entry.row = std::move(row);
@@ -351,6 +382,48 @@ Status Controllers::Forget(const std::string& id) {
   const ControllerEntry* entry = core_.tables.controllers.Find(id);
   if (entry == nullptr || !entry->row.deleting || !entry->attachments.empty()) return Ok{};
   return Erase(id, names);
+}
+
+// ---- Secrets of exports' hosts
+
+Result<bool> Controllers::AreSameSecrets(const std::string& id, const v1::ControllerSpec& spec) {
+  v1::ControllerSpec asked = spec;
+  CLEAT_ASSIGN(const auto secrets, keys_.ExtractSecrets(id, &asked));
+  const StateLock lock(core_.mutex);
+  const ControllerEntry* entry = core_.tables.controllers.Find(id);
+  return entry == nullptr ? Result<bool>(true) : keys_.HasSecrets(entry->row, secrets);
+}
+
+Status Controllers::RewrapKeys() {
+  const StateLock lock(core_.mutex);
+  // An export that is being created may have secrets under the former key-encryption key; after the wait it is in the table.
+  core_.writes.Await({.changes = {kPlacing}});
+  std::vector<std::string> ids;
+  for (const auto& [id, entry] : core_.tables.controllers) {
+    if (entry.row.spec.has_exported()) ids.push_back(id);
+  }
+  for (const std::string& id : ids) {
+    CLEAT_TRY(RewrapKeysOf(id));
+  }
+  return Ok{};
+}
+
+Status Controllers::RewrapKeysOf(const std::string& id) {
+  const WriteNames names{.changes = {ControllerName(id)}};
+  core_.writes.Await(names);
+  ControllerEntry* const entry = core_.tables.controllers.Find(id);
+  if (entry == nullptr) return Ok{};
+  ControllerRow row = entry->row;
+  if (!keys_.Rewrap(row)) return Ok{};
+  // Engines that could not unwrap them get another chance, and no engine needs the former key-encryption key any more.
+  row.hosts_revision = core_.publisher.NextRevision();
+  CLEAT_TRY(core_.writes.Write(names, {row}));
+  entry->row = std::move(row);
+  core_.publisher.Publish(*entry);
+  core_.publisher.ControllerChanged(id);
+  spdlog::info("{}: secrets of its hosts wrapped anew: under key-encryption key {}", ControllerName(id),
+               keys_.keyring()->current_id());
+  return Ok{};
 }
 
 // ---- The reconciler's side
@@ -456,125 +529,6 @@ Status Controllers::LearnLastDisk(const std::string& id, DiskIdentity disk, cons
   CLEAT_TRY(core_.writes.Write(names, {row}));
   entry->row = std::move(row);
   return Ok{};
-}
-
-// ---- Placing
-
-void Controllers::Place() {
-  const StateLock lock(core_.mutex);
-  PlaceWaiting();
-}
-
-void Controllers::PlaceAgain() {
-  const StateLock lock(core_.mutex);
-  if (placing_unstored_) PlaceWaiting();
-}
-
-void Controllers::PlaceWaiting() {
-  WriteNames names{.changes = {}, .needs = {kPlacing}};
-  for (const auto& [id, entry] : core_.tables.controllers) {
-    if (entry.row.engine.empty()) names.changes.insert(ControllerName(id));
-  }
-  // What makes room calls this again.
-  if (names.changes.empty() || engines_.Choose().empty()) return;
-  core_.writes.Await(names);
-  std::vector<ControllerRow> rows;
-  std::vector<RowUnderWay> placing;
-  for (const auto& [id, entry] : core_.tables.controllers) {
-    if (!entry.row.engine.empty() || !names.changes.contains(ControllerName(id))) continue;
-    ControllerRow row = entry.row;
-    row.engine = engines_.Choose();
-    if (row.engine.empty()) break;
-    placing.push_back(engines_.HoldPlace(row.engine));
-    rows.push_back(std::move(row));
-  }
-  if (rows.empty()) return;
-  placing_unstored_ = true;
-  const Status written = core_.writes.Write(names, {rows.begin(), rows.end()});
-  placing_unstored_ = !written.ok();
-  placing.clear();
-  if (!written.ok()) {
-    spdlog::error("{}: not placed on an engine: {}; see to the store's file system",
-                  ControllerName(rows.front().id), written.error().message);
-    return;
-  }
-  for (ControllerRow& row : rows) {
-    groups_.MarkGroupOf(row);
-    MoveTo(std::move(row));
-  }
-}
-
-void Controllers::PrepareMove(const std::string& id, const std::string& engine) {
-  const StateLock lock(core_.mutex);
-  if (ControllerEntry* entry = core_.tables.controllers.Find(id)) entry->moving_to = engine;
-}
-
-Status Controllers::Move(const std::vector<Placement>& moves) {
-  const StateLock lock(core_.mutex);
-  WriteNames names;
-  for (const Placement& move : moves) names.changes.insert(ControllerName(move.controller));
-  core_.writes.Await(names);
-  std::vector<ControllerRow> rows;
-  for (const Placement& move : moves) {
-    const ControllerEntry* entry = core_.tables.controllers.Find(move.controller);
-    if (entry == nullptr || entry->row.engine == move.engine) continue;
-    rows.push_back(entry->row);
-    rows.back().engine = move.engine;
-  }
-  if (rows.empty()) return Ok{};
-  CLEAT_TRY(core_.writes.Write(names, {rows.begin(), rows.end()}));
-  for (ControllerRow& row : rows) MoveTo(std::move(row));
-  return Ok{};
-}
-
-Result<std::vector<std::string>> Controllers::PlaceAnew(const std::string& engine) {
-  const StateLock lock(core_.mutex);
-  const auto is_placed_anew = [&](const ControllerEntry& entry) {
-    return entry.row.engine == engine && !entry.row.deleting && entry.row.spec.engine() != EngineName(engine);
-  };
-  WriteNames names;
-  for (const auto& [id, entry] : core_.tables.controllers) {
-    if (is_placed_anew(entry)) names.changes.insert(ControllerName(id));
-  }
-  core_.writes.Await(names);
-  std::vector<ControllerRow> rows;
-  for (const auto& [id, entry] : core_.tables.controllers) {
-    if (!is_placed_anew(entry) || !names.changes.contains(ControllerName(id))) continue;
-    rows.push_back(entry.row);
-    rows.back().engine.clear();
-  }
-  if (rows.empty()) return std::vector<std::string>();
-  CLEAT_TRY(core_.writes.Write(names, {rows.begin(), rows.end()}));
-  std::vector<std::string> placed;
-  for (ControllerRow& row : rows) {
-    placed.push_back(row.id);
-    ForgetStatus(core_.tables.controllers.At(row.id));
-    MoveTo(std::move(row));
-  }
-  PlaceWaiting();
-  return placed;
-}
-
-// What the engine that is no more said of it.
-void Controllers::ForgetStatus(ControllerEntry& entry) {
-  entry.status.Clear();
-  for (auto& [id, attachment] : entry.attachments) {
-    attachment.status.Clear();
-    core_.publisher.Publish(attachment);
-    DiskEntry& disk = core_.tables.DiskOf(attachment.row);
-    disk.attachments.at(AttachmentName(entry.row.id, id)).io_path.clear();
-    core_.publisher.Publish(disk);
-  }
-}
-
-// The row is durable.
-void Controllers::MoveTo(ControllerRow row) {
-  ControllerEntry& entry = core_.tables.controllers.At(row.id);
-  const std::string old = std::exchange(entry.row, std::move(row)).engine;
-  if (!old.empty()) engines_.Count(old, -1);
-  if (!entry.row.engine.empty()) engines_.Count(entry.row.engine, 1);
-  core_.publisher.Publish(entry);
-  core_.publisher.ControllerChanged(entry.row.id);
 }
 
 }  // namespace cleat::control

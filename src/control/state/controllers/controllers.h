@@ -13,6 +13,7 @@
 #include "control/model/model.h"
 #include "control/state/controllers/unclaimed.h"
 #include "control/state/engines/engines.h"
+#include "control/state/keys/spec_keys.h"
 #include "control/state/publish/state_core.h"
 #include "control/state/settings/groups.h"
 #include "control/state/writes/row_under_way.h"
@@ -22,8 +23,8 @@ namespace cleat::control {
 class Controllers {
  public:
   // All outlive it.
-  Controllers(StateCore& core, Groups& groups, Engines& engines, Unclaimed& unclaimed)
-      : core_(core), groups_(groups), engines_(engines), unclaimed_(unclaimed) {}
+  Controllers(StateCore& core, const SpecKeys& keys, Groups& groups, Engines& engines, Unclaimed& unclaimed)
+      : core_(core), keys_(keys), groups_(groups), engines_(engines), unclaimed_(unclaimed) {}
 
   // From the store, after the groups.
   Status Fill(std::vector<ControllerRow> rows) CLEAT_REQUIRES(holds_state);
@@ -34,6 +35,13 @@ class Controllers {
   Result<v1::ListControllersResponse> List(const v1::ListControllersRequest& request);
   Result<v1::Controller> Update(const v1::UpdateControllerRequest& request);
   Result<v1::DeleteControllerResponse> Delete(const v1::DeleteControllerRequest& request);
+
+  // ---- Secrets of exports' hosts
+  // Whether the hosts have the secrets that are asked for; true of a controller that is not there. Hosts that one of the two does not have do
+  // not count.
+  Result<bool> AreSameSecrets(const std::string& id, const v1::ControllerSpec& spec);
+  // Wraps all of them under the current key-encryption key. kUnavailable when the store can't be written: try again.
+  Status RewrapKeys();
 
   // ---- The reconciler's questions
   ControllerIntent IntentOf(const std::string& id);
@@ -67,14 +75,20 @@ class Controllers {
  private:
   // Where an export's NQN is left out: that of the one that is there, or that an engine has and the restored store does not; else a new one.
   Status CompleteNqn(const std::string& id, v1::ControllerSpec& spec) const CLEAT_REQUIRES(holds_state);
-  // The controller that is there already, or why it can't be made; nullptr when it can.
-  Result<ControllerEntry*> CheckNew(const std::string& id, const v1::ControllerSpec& spec)
-      CLEAT_REQUIRES(holds_state);
+  // The controller that is there already, or why it can't be made; nullptr when it can. `spec` is without secrets.
+  Result<ControllerEntry*> CheckNew(const std::string& id, const v1::ControllerSpec& spec,
+                                    const AskedHosts& secrets) CLEAT_REQUIRES(holds_state);
   // Its socket, or its NQN.
   Status CheckReachFree(const std::string& name, const v1::ControllerSpec& spec) const
       CLEAT_REQUIRES(holds_state);
+  // What an update says of an export's hosts, without their secrets, and these.
+  struct Hosts {
+    v1::ControllerSpec spec;
+    AskedHosts secrets;
+  };
   // Puts into `row` what the update says of it. The hosts have no revision yet.
-  static Status ChangeRow(const v1::UpdateControllerRequest& request, ControllerRow& row);
+  Status ChangeRow(const v1::UpdateControllerRequest& request, const Hosts& hosts, ControllerRow& row) const;
+  static Status CheckKeyIsSpared(const std::string& name, const v1::ControllerSpec& spec);
   Status CheckNoDisks(const std::string& name, const ControllerEntry& entry) const
       CLEAT_REQUIRES(holds_state);
   // What follows lets go of the mutex meanwhile.
@@ -84,10 +98,12 @@ class Controllers {
   // Of a controller that the restored store does not know: its row is there only until the engine has let it go.
   Status DeleteUnclaimed(const std::string& id, const WriteNames& names) CLEAT_REQUIRES(holds_state);
 
+  Status RewrapKeysOf(const std::string& id) CLEAT_REQUIRES(holds_state);
   void MoveTo(ControllerRow row) CLEAT_REQUIRES(holds_state);
   void ForgetStatus(ControllerEntry& entry) CLEAT_REQUIRES(holds_state);
 
   StateCore& core_;
+  const SpecKeys& keys_;
   Groups& groups_;
   Engines& engines_;
   Unclaimed& unclaimed_;

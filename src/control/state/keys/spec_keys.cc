@@ -210,49 +210,47 @@ bool SpecKeys::Rewrap(ClusterRow& row) const {
   return done;
 }
 
-// ---- Subsystems
+// ---- Secrets of a subsystem, or of a host
 
-Result<AskedSecrets> SpecKeys::ExtractSecrets(const std::string& id, v1::SubsystemSpec* asked) const {
+template <typename Message>
+Result<AskedSecrets> SpecKeys::ExtractAll(const std::string& name, const std::string& path,
+                                          Message& asked) const {
   AskedSecrets secrets;
   for (size_t i = 0; i < secrets.size(); ++i) {
-    auto secret = ExtractSecret(SubsystemName(id), SubsystemSecrets()[i], *asked);
-    if (!secret.ok()) {
-      WipePlainKey(asked);
-      return std::move(secret).error();
-    }
-    secrets[i] = std::move(*secret);
+    CLEAT_ASSIGN(secrets[i], ExtractSecret(name, path, kSecretsOf<Message>[i], asked));
   }
   return secrets;
 }
 
-Result<AskedSecret> SpecKeys::ExtractSecret(const std::string& name, const SubsystemSecret& secret,
-                                            v1::SubsystemSpec& asked) const {
+template <typename Message>
+Result<AskedSecret> SpecKeys::ExtractSecret(const std::string& name, const std::string& path,
+                                            const SecretField<Message>& secret, Message& asked) const {
   AskedSecret said;
   if (!(asked.*secret.has)()) return said;
   v1::Secret& given = *(asked.*secret.change)();
-  const std::string what = fmt::format("{}: {}", name, secret.field);
+  const std::string field = path + secret.field;
   if (given.has_plain_key()) {
     if (given.plain_key().size() > keys::kPaddedKeyBytesMax)
-      return RefuseTooLong(name, secret.field, fmt::format("{}.plain_key", secret.field));
+      return RefuseTooLong(name, field, fmt::format("{}.plain_key", field));
     said = {.asks = Asks::kThis, .text = keys::Secret::TakeFrom(*given.mutable_plain_key())};
   } else if (!given.wrapped_key().data().empty()) {
-    CLEAT_ASSIGN(said.text, UnwrapAsked(name, fmt::format("{}.wrapped_key", secret.field),
-                                        given.wrapped_key(), keys::Wrapping::kPadded));
+    CLEAT_ASSIGN(said.text, UnwrapAsked(name, fmt::format("{}.wrapped_key", field), given.wrapped_key(),
+                                        keys::Wrapping::kPadded));
     said.asks = Asks::kThis;
   } else {
     said.asks = given.has_wrapped_key() ? Asks::kPresent : Asks::kNone;
   }
   (asked.*secret.clear)();
   if (said.asks != Asks::kThis) return said;
-  if (const Status status = secret.check(TextOf(said.text), what); !status.ok())
-    return RefuseKey(name, secret.field, status.error());
+  if (const Status status = secret.check(TextOf(said.text), fmt::format("{}: {}", name, field)); !status.ok())
+    return RefuseKey(name, field, status.error());
   return said;
 }
 
-Result<bool> SpecKeys::HasSecrets(const SubsystemRow& row, const AskedSecrets& asked) const {
+template <typename Message>
+Result<bool> SpecKeys::HasAll(const std::string& name, const Message& kept, const AskedSecrets& asked) const {
   for (size_t i = 0; i < asked.size(); ++i) {
-    const v1::Secret& kept = (row.spec.*SubsystemSecrets()[i].get)();
-    CLEAT_ASSIGN(const bool same, HasSecret(SubsystemName(row.id), kept, asked[i]));
+    CLEAT_ASSIGN(const bool same, HasSecret(name, (kept.*kSecretsOf<Message>[i].get)(), asked[i]));
     if (!same) return false;
   }
   return true;
@@ -273,17 +271,20 @@ Result<bool> SpecKeys::HasSecret(const std::string& name, const v1::Secret& kept
   return kept.has_wrapped_key() ? Is(name, kept.wrapped_key(), asked.text) : Result<bool>(false);
 }
 
-Status SpecKeys::SetSecrets(const std::string& id, const AskedSecrets& asked,
-                            const v1::SubsystemSpec& present, v1::SubsystemSpec* spec) const {
-  const std::string name = SubsystemName(id);
+template <typename Message>
+Status SpecKeys::SetAll(const std::string& name, const std::string& path, const AskedSecrets& asked,
+                        const Message& present, Message& spec) const {
   for (size_t i = 0; i < asked.size(); ++i)
-    CLEAT_TRY(SetSecret(name, SubsystemSecrets()[i], asked[i], present, *spec));
-  return CheckSubsystemSecrets(name, *spec);
+    CLEAT_TRY(SetSecret(name, path, kSecretsOf<Message>[i], asked[i], present, spec));
+  return CheckSecretsTogether(name, path, spec.has_dhchap_secret(), spec.has_dhchap_ctrl_secret());
 }
 
-Status SpecKeys::SetSecret(const std::string& name, const SubsystemSecret& secret, const AskedSecret& asked,
-                           const v1::SubsystemSpec& present, v1::SubsystemSpec& spec) const {
+template <typename Message>
+Status SpecKeys::SetSecret(const std::string& name, const std::string& path,
+                           const SecretField<Message>& secret, const AskedSecret& asked,
+                           const Message& present, Message& spec) const {
   const v1::Secret& kept = (present.*secret.get)();
+  const std::string field = path + secret.field;
   CLEAT_ASSIGN(const bool same, HasSecret(name, kept, asked));
   if (same) {
     if (kept.has_wrapped_key()) *(spec.*secret.change)() = kept;
@@ -292,7 +293,7 @@ Status SpecKeys::SetSecret(const std::string& name, const SubsystemSecret& secre
   if (asked.asks == Asks::kNone) return Ok{};
   if (asked.asks == Asks::kThis) {
     v1::Secret wrapped;
-    CLEAT_TRY(Wrap(name, secret.field, asked.text, keys::Wrapping::kPadded, *wrapped.mutable_wrapped_key()));
+    CLEAT_TRY(Wrap(name, field, asked.text, keys::Wrapping::kPadded, *wrapped.mutable_wrapped_key()));
     *(spec.*secret.change)() = std::move(wrapped);
     return Ok{};
   }
@@ -300,8 +301,33 @@ Status SpecKeys::SetSecret(const std::string& name, const SubsystemSecret& secre
   return RefuseFor(name, v1::REASON_KEY_INVALID,
                    fmt::format("{}: {} is to stay as it is, and there is none: give plain_key (over the unix "
                                "socket), or wrapped_key with its data",
-                               name, secret.field),
-                   {{"field", fmt::format("spec.{}", secret.field)}});
+                               name, field),
+                   {{"field", fmt::format("spec.{}", field)}});
+}
+
+template <typename Row>
+bool SpecKeys::RewrapAll(const std::string& name, Row& row) const {
+  bool done = false;
+  for (v1::WrappedKey* const kept : WrappedKeysOf(&row.spec))
+    done |= Rewrap(name, keys::Wrapping::kPadded, *kept, /*log=*/true) == Rewrapped::kDone;
+  return done;
+}
+
+// ---- Subsystems
+
+Result<AskedSecrets> SpecKeys::ExtractSecrets(const std::string& id, v1::SubsystemSpec* asked) const {
+  auto secrets = ExtractAll(SubsystemName(id), "", *asked);
+  if (!secrets.ok()) WipePlainKey(asked);
+  return secrets;
+}
+
+Result<bool> SpecKeys::HasSecrets(const SubsystemRow& row, const AskedSecrets& asked) const {
+  return HasAll(SubsystemName(row.id), row.spec, asked);
+}
+
+Status SpecKeys::SetSecrets(const std::string& id, const AskedSecrets& asked,
+                            const v1::SubsystemSpec& present, v1::SubsystemSpec* spec) const {
+  return SetAll(SubsystemName(id), "", asked, present, *spec);
 }
 
 // The secrets are checked and wrapped as a subsystem's: in a spec that has nothing else, and which nobody sees.
@@ -309,7 +335,7 @@ Status SpecKeys::WrapSecrets(const std::string& service, v1::DiscoverSubsystemsR
   v1::SubsystemSpec spec;
   const auto given = SecretsOf(request);
   for (size_t i = 0; i < given.size(); ++i) {
-    if (given[i] != nullptr) (spec.*SubsystemSecrets()[i].change)()->Swap(given[i]);
+    if (given[i] != nullptr) (spec.*kSecretsOf<v1::SubsystemSpec>[i].change)()->Swap(given[i]);
   }
   const Status wrapped = WrapSecretsOf(service, spec);
   WipePlainKey(&spec);
@@ -330,18 +356,65 @@ Status SpecKeys::WrapSecrets(const std::string& service, v1::DiscoverSubsystemsR
 }
 
 Status SpecKeys::WrapSecretsOf(const std::string& name, v1::SubsystemSpec& spec) const {
-  for (const SubsystemSecret& secret : SubsystemSecrets()) {
-    CLEAT_ASSIGN(const AskedSecret asked, ExtractSecret(name, secret, spec));
-    CLEAT_TRY(SetSecret(name, secret, asked, /*present=*/{}, spec));
-  }
-  return CheckSubsystemSecrets(name, spec);
+  CLEAT_ASSIGN(const AskedSecrets asked, ExtractAll(name, "", spec));
+  return SetAll(name, "", asked, /*present=*/v1::SubsystemSpec(), spec);
 }
 
 bool SpecKeys::Rewrap(SubsystemRow& row) const {
-  bool done = false;
-  for (v1::WrappedKey* const kept : WrappedKeysOf(&row.spec))
-    done |= Rewrap(SubsystemName(row.id), keys::Wrapping::kPadded, *kept, /*log=*/true) == Rewrapped::kDone;
-  return done;
+  return RewrapAll(SubsystemName(row.id), row);
+}
+
+// ---- Exports
+
+Result<AskedHosts> SpecKeys::ExtractSecrets(const std::string& id, v1::ControllerSpec* asked) const {
+  AskedHosts all;
+  if (!asked->has_exported()) return all;
+  auto& hosts = *asked->mutable_exported()->mutable_hosts();
+  // So many are refused as such, and not looked at one by one.
+  if (static_cast<size_t>(hosts.size()) > kExportHostsMax) {
+    WipePlainKey(asked);
+    return all;
+  }
+  for (int i = 0; i < hosts.size(); ++i) {
+    const std::string path = fmt::format("exported.hosts[{}].", i);
+    auto secrets = ExtractAll(ControllerName(id), path, hosts[i]);
+    if (!secrets.ok()) {
+      WipePlainKey(asked);
+      return std::move(secrets).error();
+    }
+    all.try_emplace(hosts[i].nqn(), AskedHost{path, std::move(*secrets)});
+  }
+  return all;
+}
+
+Result<bool> SpecKeys::HasSecrets(const ControllerRow& row, const AskedHosts& asked) const {
+  for (const v1::ExportHost& host : row.spec.exported().hosts()) {
+    const auto found = asked.find(host.nqn());
+    if (found == asked.end()) continue;
+    CLEAT_ASSIGN(const bool same, HasAll(ControllerName(row.id), host, found->second.secrets));
+    if (!same) return false;
+  }
+  return true;
+}
+
+Status SpecKeys::SetSecrets(const std::string& id, const AskedHosts& asked, const v1::ControllerSpec& present,
+                            v1::ControllerSpec* spec) const {
+  if (!spec->has_exported()) return Ok{};
+  std::map<std::string_view, const v1::ExportHost*> before;
+  for (const v1::ExportHost& host : present.exported().hosts()) before.emplace(host.nqn(), &host);
+  const v1::ExportHost nobody;
+  for (v1::ExportHost& host : *spec->mutable_exported()->mutable_hosts()) {
+    const auto found = asked.find(host.nqn());
+    if (found == asked.end()) continue;
+    const auto known = before.find(host.nqn());
+    CLEAT_TRY(SetAll(ControllerName(id), found->second.path, found->second.secrets,
+                     known == before.end() ? nobody : *known->second, host));
+  }
+  return Ok{};
+}
+
+bool SpecKeys::Rewrap(ControllerRow& row) const {
+  return RewrapAll(ControllerName(row.id), row);
 }
 
 }  // namespace cleat::control

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -178,6 +179,7 @@ v1::Controller ApiView::Show(const ControllerEntry& entry) const {
   v1::Controller controller;
   controller.set_name(ControllerName(entry.row.id));
   *controller.mutable_spec() = entry.row.spec;
+  HideKeys(controller.mutable_spec());
   v1::ControllerStatus& status = *controller.mutable_status();
   status = entry.status;
   if (!entry.row.engine.empty()) status.set_engine(EngineName(entry.row.engine));
@@ -196,6 +198,7 @@ v1::Controller ApiView::Show(const ControllerEntry& entry) const {
   }
   if (entry.row.deleting) status.set_state(v1::CONTROLLER_STATE_DELETING);
   AddNote(WhyUnlisted(entry.row), *status.mutable_message());
+  AddNote(WhyHostsAreLeftOut(entry.row), *status.mutable_message());
   controller.set_revision(entry.revision);
   controller.set_etag(EtagOf(entry.row.intent_revision));
   controller.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
@@ -309,6 +312,21 @@ std::optional<std::string> ApiView::WhyUnlisted(const DiskRow& row) const {
 std::optional<std::string> ApiView::WhyUnlisted(const ControllerRow& row) const {
   if (row.spec.socket_path().empty()) return std::nullopt;
   return paths_->WhyUnlisted(PathKind::kSocket, row.spec.socket_path());
+}
+
+std::optional<std::string> ApiView::WhyHostsAreLeftOut(const ControllerRow& row) const {
+  const EngineEntry* const engine = row.engine.empty() ? nullptr : tables_.engines.Find(row.engine);
+  const uint32_t protocol = engine == nullptr ? 0 : engine->status.protocol();
+  if (protocol < kProtocolExports || protocol >= kProtocolHostSecrets) return std::nullopt;
+  const auto& hosts = row.spec.exported().hosts();
+  const auto secured = std::ranges::count_if(hosts, [](const auto& host) { return HasSecrets(host); });
+  if (secured == 0) return std::nullopt;
+  return fmt::format(
+      "{} of {} hosts are not let in: they have secrets, which take protocol {}, and {} (version {}) speaks "
+      "protocol {}: upgrade the engine (cleatctl engine upgrade), or stop it and start the new one under the "
+      "same name (--name {})",
+      secured, hosts.size(), kProtocolHostSecrets, EngineName(row.engine), engine->status.version(), protocol,
+      row.engine);
 }
 
 std::optional<std::string> ApiView::WhyUnlisted(const ClusterRow& row) const {

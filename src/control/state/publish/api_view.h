@@ -46,6 +46,8 @@ class ApiView {
   std::optional<std::string> WhyUnlisted(const DiskRow& row) const;
   std::optional<std::string> WhyUnlisted(const ControllerRow& row) const;
   std::optional<std::string> WhyUnlisted(const ClusterRow& row) const;
+  // Of an export whose engine is too old for hosts with secrets.
+  std::optional<std::string> WhyHostsAreLeftOut(const ControllerRow& row) const;
 
  private:
   // What of its Ceph cluster the attachment, or the disk, waits for; nothing when it does not wait, or for something else.

@@ -116,7 +116,7 @@ State StateOf(const ControllerRow& row) {
   if (row.deleting) return {kDeleting, {}};
   std::string json = SpecAndLabels(row.spec, row.labels);
   if (!row.engine.empty()) json += fmt::format(R"(,"engine":{})", JsonString(EngineName(row.engine)));
-  return {'{' + json + '}', {}};
+  return {'{' + json + '}', WrappedKeyBytes(row.spec)};
 }
 State StateOf(const AttachmentRow& row) {
   if (row.deleting) return {kDeleting, {}};
