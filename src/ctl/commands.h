@@ -23,6 +23,7 @@ void AddPoolCommands(CLI::App& app, Globals& globals);
 void AddGroupCommands(CLI::App& app, Globals& globals);
 void AddControllerCommands(CLI::App& app, Globals& globals);
 void AddExportCommands(CLI::App& app, Globals& globals);
+void AddExportHostCommands(CLI::App& exports, Globals& globals);  // below those
 void AddAttachmentCommands(CLI::App& app, Globals& globals);
 void AddEngineCommands(CLI::App& app, Globals& globals);
 void AddUpgradeCommands(CLI::App& engine, Globals& globals);  // of `engine`: upgrade, cancel-upgrade
@@ -142,6 +143,9 @@ template <typename Resource>
 // After a call that removed one: waits until it is gone, if that was asked for. Programs get the empty response.
 [[nodiscard]] ExitCode WaitAndShowGone(Client& client, const std::string& name, int wait_s,
                                        const google::protobuf::Message& response);
+
+// kUsage, and said, when the controller is there and no export.
+[[nodiscard]] ExitCode FindExport(Client& client, const std::string& name, v1::Controller& controller);
 
 // All of a kind: `field` finds the list in the response.
 template <typename Request, typename Response, typename Resource>

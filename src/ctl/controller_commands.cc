@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ctl/ask.h"
 #include "ctl/commands.h"
 
 namespace cleat::ctl {
@@ -18,6 +19,7 @@ struct ControllerArguments {
   LabelArguments labels;
   std::string etag;
   int wait_s = -1;
+  bool yes = false;
 };
 
 v1::CreateControllerRequest ControllerFrom(const ControllerArguments& arguments) {
@@ -73,7 +75,9 @@ ExitCode DeleteController(Client& client, const ControllerArguments& arguments) 
   request.set_name(ControllerName(arguments));
   request.set_etag(arguments.etag);
   v1::DeleteControllerResponse response;
-  if (const ExitCode code = client.Call(&Stub::DeleteController, request, response); code != kOk) return code;
+  if (const ExitCode code = CallSparingKey(client, &Stub::DeleteController, request, response, arguments.yes);
+      code != kOk)
+    return code;
   return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
 }
 
@@ -141,6 +145,8 @@ void AddControllerCommands(CLI::App& app, Globals& globals) {
   remove->add_option(kControllerArgument, arguments->id, kWhich)->required();
   AddEtag(*remove, arguments->etag);
   AddWait(*remove, arguments->wait_s, "it is gone");
+  remove->add_flag("-y,--yes", arguments->yes,
+                   "Destroy the secrets of an export's hosts, if cleatd has any, without asking");
   OnRun(*remove, globals, arguments, DeleteController);
 }
 

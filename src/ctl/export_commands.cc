@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ctl/ask.h"
 #include "ctl/commands.h"
 
 namespace cleat::ctl {
@@ -25,6 +26,7 @@ struct ExportArguments {
   LabelArguments labels;
   std::string etag;
   int wait_s = -1;
+  bool yes = false;
 };
 
 std::string ExportName(const ExportArguments& arguments) {
@@ -98,19 +100,9 @@ ExitCode CreateExport(Client& client, const ExportArguments& arguments) {
   return WaitAndShow(client, controller, arguments.wait_s, &v1::WaitResponse::controller);
 }
 
-// kUsage, and said, when the controller is there and no export.
-ExitCode FindExport(Client& client, const ExportArguments& arguments, v1::Controller& controller) {
-  v1::GetControllerRequest request;
-  request.set_name(ExportName(arguments));
-  if (const ExitCode code = client.Call(&Stub::GetController, request, controller); code != kOk) return code;
-  if (controller.spec().has_exported()) return kOk;
-  return Fail(kUsage, fmt::format("{} is no export, but a virtio device (cleatctl controller get {})",
-                                  controller.name(), IdOf(controller.name())));
-}
-
 ExitCode GetExport(Client& client, const ExportArguments& arguments) {
   v1::Controller controller;
-  if (const ExitCode code = FindExport(client, arguments, controller); code != kOk) return code;
+  if (const ExitCode code = FindExport(client, ExportName(arguments), controller); code != kOk) return code;
   return ShowOne(client, controller, Detail::kAll);
 }
 
@@ -139,7 +131,7 @@ ExitCode UpdateExport(Client& client, const ExportArguments& arguments) {
   SetHosts(arguments.hosts, *wanted.mutable_spec()->mutable_exported());
   request.mutable_update_mask()->add_paths("spec.exported.hosts");
   if (!arguments.labels.set.empty() || !arguments.labels.remove.empty()) {
-    if (const ExitCode code = FindExport(client, arguments, controller); code != kOk) return code;
+    if (const ExitCode code = FindExport(client, ExportName(arguments), controller); code != kOk) return code;
     if (arguments.etag.empty()) wanted.set_etag(controller.etag());
     *wanted.mutable_labels() = controller.labels();
     ChangeLabels(arguments.labels, *wanted.mutable_labels());
@@ -156,13 +148,16 @@ ExitCode DeleteExport(Client& client, const ExportArguments& arguments) {
   get.set_name(ExportName(arguments));
   v1::Controller controller;
   const grpc::Status found = client.TryCall(&Stub::GetController, get, controller);
-  if (found.ok() && !controller.spec().has_exported()) return FindExport(client, arguments, controller);
+  if (found.ok() && !controller.spec().has_exported())
+    return FindExport(client, ExportName(arguments), controller);
   if (!found.ok() && found.error_code() != grpc::StatusCode::NOT_FOUND) return client.Say(found);
   v1::DeleteControllerRequest request;
   request.set_name(ExportName(arguments));
   request.set_etag(arguments.etag);
   v1::DeleteControllerResponse response;
-  if (const ExitCode code = client.Call(&Stub::DeleteController, request, response); code != kOk) return code;
+  if (const ExitCode code = CallSparingKey(client, &Stub::DeleteController, request, response, arguments.yes);
+      code != kOk)
+    return code;
   return WaitAndShowGone(client, request.name(), arguments.wait_s, response);
 }
 
@@ -170,7 +165,8 @@ CLI::Option* AddHosts(CLI::App& command, ExportArguments& arguments, const std::
   return command
       .add_option(
           "--hosts", arguments.hosts,
-          "NQNs of the hosts that are let in; nobody else is. Linux has its own in /etc/nvme/hostnqn. " +
+          "NQNs of the hosts that are let in; nobody else is. Linux has its own in /etc/nvme/hostnqn. Hosts "
+          "with secrets are added one by one (cleatctl export host add). " +
               more)
       ->type_name("NQN");
 }
@@ -217,9 +213,18 @@ void AddCreate(CLI::App& command, Globals& globals, const std::shared_ptr<Export
 
 }  // namespace
 
+ExitCode FindExport(Client& client, const std::string& name, v1::Controller& controller) {
+  v1::GetControllerRequest request;
+  request.set_name(name);
+  if (const ExitCode code = client.Call(&Stub::GetController, request, controller); code != kOk) return code;
+  if (controller.spec().has_exported()) return kOk;
+  return Fail(kUsage, fmt::format("{} is no export, but a virtio device (cleatctl controller get {})",
+                                  controller.name(), IdOf(controller.name())));
+}
+
 void AddExportCommands(CLI::App& app, Globals& globals) {
   CLI::App* exports = AddCommand(
-      app, "export", "Disks that hosts reach over NVMe/TCP: create, list, get, update, delete", "");
+      app, "export", "Disks that hosts reach over NVMe/TCP: create, list, get, host, update, delete", "");
   exports->require_subcommand(1);
   const auto arguments = std::make_shared<ExportArguments>();
   constexpr const char* kWhich = "ID or controllers/ID";
@@ -232,6 +237,8 @@ void AddExportCommands(CLI::App& app, Globals& globals) {
   get->add_option(kExportArgument, arguments->id, kWhich)->required();
   OnRun(*get, globals, arguments, GetExport);
 
+  AddExportHostCommands(*exports, globals);
+
   CLI::App* update = AddCommand(
       *exports, "update", "Change which hosts are let in, or labels",
       "cleatctl export update db --hosts nqn.2014-08.org.example:host1 nqn.2014-08.org.example:host2\n"
@@ -239,8 +246,8 @@ void AddExportCommands(CLI::App& app, Globals& globals) {
   update->add_option(kExportArgument, arguments->id, kWhich)->required();
   CLI::Option* hosts =
       AddHosts(*update, *arguments,
-               "Those that are given replace the present ones; the connections of who is not "
-               "among them end");
+               "Those that are given replace the present ones; a host that stays keeps its secrets, and the "
+               "connections of who is not among them end");
   update->add_flag("--no-hosts", arguments->no_hosts, "Nobody is let in any more")->excludes(hosts);
   AddLabels(*update, arguments->labels);
   AddRemoveLabels(*update, arguments->labels);
@@ -252,6 +259,8 @@ void AddExportCommands(CLI::App& app, Globals& globals) {
   remove->add_option(kExportArgument, arguments->id, kWhich)->required();
   AddEtag(*remove, arguments->etag);
   AddWait(*remove, arguments->wait_s, "it is gone");
+  remove->add_flag("-y,--yes", arguments->yes,
+                   "Destroy its hosts' secrets, if cleatd has any, without asking");
   OnRun(*remove, globals, arguments, DeleteExport);
 }
 

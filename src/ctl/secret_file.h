@@ -25,7 +25,7 @@ std::string_view Trimmed(std::string_view text);
 // Overwrites and empties it.
 void WipeText(std::string& text);
 
-// The plain secrets of a subsystem's spec, or of a request to discover.
+// The plain secrets of a subsystem's spec, of a request to discover, or of a host of an export.
 template <typename Message>
 void WipeSecrets(Message& message) {
   const auto wipe = [](auto* secret) {

@@ -29,6 +29,7 @@ std::string HostsOf(const v1::ControllerSpec& spec);
 // The exports among these, and a table of exports.
 Repeated<v1::Controller> ExportsOf(const Repeated<v1::Controller>& controllers);
 Table TableOfExports(const Repeated<v1::Controller>& controllers);
+Table TableOfHosts(const v1::ExportSpec& spec);
 Table TableOf(const Repeated<v1::Attachment>& attachments);
 Table TableOf(const Repeated<v1::Engine>& engines);
 Table TableOf(const v1::ApplyHostResponse& report, bool dry_run);

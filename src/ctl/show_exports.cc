@@ -7,6 +7,13 @@
 #include "ctl/show.h"
 
 namespace cleat::ctl {
+namespace {
+
+std::string Kept(const v1::Secret& secret) {
+  return secret.has_wrapped_key() ? "kept under " + secret.wrapped_key().key_encryption_key() : "none";
+}
+
+}  // namespace
 
 std::string HostsOf(const v1::ControllerSpec& spec) {
   if (!spec.has_exported()) return {};
@@ -22,6 +29,14 @@ Repeated<v1::Controller> ExportsOf(const Repeated<v1::Controller>& controllers) 
     if (controller.spec().has_exported()) *exports.Add() = controller;
   }
   return exports;
+}
+
+Table TableOfHosts(const v1::ExportSpec& spec) {
+  Table table({{"HOST"}, {"DHCHAP SECRET"}, {"DHCHAP CTRL SECRET"}, {"TLS PSK"}});
+  for (const v1::ExportHost& host : spec.hosts())
+    table.Add(
+        {host.nqn(), Kept(host.dhchap_secret()), Kept(host.dhchap_ctrl_secret()), Kept(host.tls_psk())});
+  return table;
 }
 
 Table TableOfExports(const Repeated<v1::Controller>& controllers) {

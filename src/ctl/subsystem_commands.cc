@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
 
 #include "ctl/ask.h"
 #include "ctl/commands.h"
+#include "ctl/nvmf_secrets.h"
 #include "ctl/secret_file.h"
 #include "ctl/subsystem_discovery.h"
 
@@ -15,31 +15,6 @@ namespace cleat::ctl {
 namespace {
 
 using Stub = v1::Cleat::Stub;
-
-// The longest of all forms has 103 characters; some white space may be around it.
-constexpr size_t kSecretFileBytesMax = 256;
-
-// What the command line says of one of the three secrets.
-struct SecretArgument {
-  const char* option;  // "--dhchap-secret-file" for "dhchap-secret"
-  v1::Secret* (v1::SubsystemSpec::*secret)();
-  const char* description;
-  std::string file = {};
-  bool remove = false;
-};
-
-std::array<SecretArgument, 3> SecretArguments() {
-  using Spec = v1::SubsystemSpec;
-  return {
-      {{"dhchap-secret", &Spec::mutable_dhchap_secret,
-        "What this host proves itself with: what nvme gen-dhchap-key prints (DHHC-1:...). A file, or - for "
-        "standard input. Takes the unix socket; cleatd keeps the secret wrapped and never shows it"},
-       {"dhchap-ctrl-secret", &Spec::mutable_dhchap_ctrl_secret,
-        "What the subsystem has to prove that it has, likewise; only together with the host's"},
-       {"tls-psk", &Spec::mutable_tls_psk,
-        "The pre-shared key of TLS, likewise: what nvme gen-tls-key prints (NVMeTLSkey-1:...). With it all "
-        "connections to the subsystem are TLS"}}};
-}
 
 constexpr std::array<std::pair<const char*, v1::Reservations>, 3> kReservations{
     {{"off", v1::RESERVATIONS_OFF},
@@ -60,7 +35,7 @@ struct SubsystemArguments {
   uint32_t keep_alive_ms = 0;
   std::string reservations;  // "", or one of kReservations
   std::optional<bool> quiesce_time_proves;
-  std::array<SecretArgument, 3> secrets = SecretArguments();
+  SecretArguments secrets = SecretsOfSubsystem();
   LabelArguments labels;
   std::string etag;
   int wait_s = -1;
@@ -72,25 +47,9 @@ std::string SubsystemName(const SubsystemArguments& arguments) {
 }
 
 bool ChangesSubsystem(const SubsystemArguments& arguments) {
-  const auto changes = [](const SecretArgument& secret) { return secret.remove || !secret.file.empty(); };
-  if (std::ranges::any_of(arguments.secrets, changes)) return true;
-  return !arguments.addresses.empty() || !arguments.host_nqn.empty() || !arguments.host_id.empty() ||
-         arguments.header_digest || arguments.data_digest || arguments.keep_alive_ms != 0 ||
-         !arguments.reservations.empty() || arguments.quiesce_time_proves;
-}
-
-Status ReadSecret(const SecretArgument& argument, v1::SubsystemSpec& spec) {
-  if (argument.remove) (spec.*argument.secret)()->clear_key();
-  if (argument.file.empty()) return Ok{};
-  const std::string option = fmt::format("--{}-file", argument.option);
-  CLEAT_ASSIGN(auto text, ReadSecretFile(option, argument.file, kSecretFileBytesMax));
-  const std::string_view secret = Trimmed(text);
-  const bool too_long = text.size() > kSecretFileBytesMax;
-  const bool empty = secret.empty();
-  if (!empty && !too_long) (spec.*argument.secret)()->set_plain_key(secret.data(), secret.size());
-  WipeText(text);
-  if (too_long) return BadSecretFile(option, argument.file, "it is too large for such a secret");
-  return empty ? Status(BadSecretFile(option, argument.file, "there is nothing in it")) : Status(Ok{});
+  return ChangesAny(arguments.secrets) || !arguments.addresses.empty() || !arguments.host_nqn.empty() ||
+         !arguments.host_id.empty() || arguments.header_digest || arguments.data_digest ||
+         arguments.keep_alive_ms != 0 || !arguments.reservations.empty() || arguments.quiesce_time_proves;
 }
 
 // What was given; the rest stays as it is.
@@ -107,16 +66,12 @@ Status ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& s
     if (arguments.reservations == text) spec.set_reservations(reservations);
   }
   if (arguments.quiesce_time_proves) spec.set_quiesce_time_proves(*arguments.quiesce_time_proves);
-  const auto is_given = [](const SecretArgument& secret) { return !secret.file.empty(); };
-  if (arguments.discover_with_secrets && std::ranges::none_of(arguments.secrets, is_given)) {
+  if (arguments.discover_with_secrets && !AnyGiven(arguments.secrets)) {
     return Error(
         ErrorCode::kInvalidArgument,
         "--discover-with-secrets: no secret is given; give --dhchap-secret-file or --tls-psk-file as well");
   }
-  for (const SecretArgument& secret : arguments.secrets) {
-    CLEAT_TRY(ReadSecret(secret, spec));
-  }
-  return Ok{};
+  return ReadSecrets(arguments.secrets, spec);
 }
 
 // With the secrets of `spec`, if there are any.
@@ -158,10 +113,7 @@ ExitCode CreateSubsystem(Client& client, const SubsystemArguments& arguments) {
 
 ExitCode DiscoverSubsystems(Client& client, const SubsystemArguments& arguments) {
   v1::SubsystemSpec secrets;
-  Status read;
-  for (const SecretArgument& secret : arguments.secrets) {
-    if (read.ok()) read = ReadSecret(secret, secrets);
-  }
+  const Status read = ReadSecrets(arguments.secrets, secrets);
   auto request = DiscoveryOf(arguments, secrets);
   WipeSecrets(secrets);
   ExitCode code = kOk;
@@ -254,13 +206,6 @@ void AddHostIdentity(CLI::App& command, SubsystemArguments& arguments) {
   command.add_option("--host-id", arguments.host_id, "This host's identifier, a UUID");
 }
 
-void AddSecrets(CLI::App& command, SubsystemArguments& arguments) {
-  for (SecretArgument& secret : arguments.secrets) {
-    command.add_option(fmt::format("--{}-file", secret.option), secret.file, secret.description)
-        ->type_name(kFileArgument);
-  }
-}
-
 void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
   AddHostIdentity(command, arguments);
   AddSwitch(command, "header-digest", arguments.header_digest,
@@ -280,14 +225,7 @@ void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
       command, "quiesce-time-proves", arguments.quiesce_time_proves,
       "Its target promises that what a broken path left is over once its Command Quiesce Time has passed: "
       "only of targets that docs/nvmeof.md names for it");
-  AddSecrets(command, arguments);
-}
-
-void AddRemoveSecrets(CLI::App& command, SubsystemArguments& arguments) {
-  for (SecretArgument& secret : arguments.secrets) {
-    command.add_flag(fmt::format("--no-{}", secret.option), secret.remove, "Remove the present one")
-        ->excludes(command.get_option(fmt::format("--{}-file", secret.option)));
-  }
+  AddSecrets(command, arguments.secrets);
 }
 
 CLI::Option* AddAddress(CLI::App& command, SubsystemArguments& arguments, const std::string& more) {
@@ -312,7 +250,7 @@ void AddDiscover(CLI::App& subsystem, Globals& globals,
       ->required()
       ->type_name("ADDRESS");
   AddHostIdentity(*discover, *arguments);
-  AddSecrets(*discover, *arguments);
+  AddSecrets(*discover, arguments->secrets);
   discover->add_flag("--watch", arguments->watch,
                      "Stay, and show what has come, gone and changed each time that the service tells of it, "
                      "until interrupted");
@@ -381,7 +319,7 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals) {
   update->add_option(kSubsystemArgument, arguments->id, kWhich)->required();
   AddAddress(*update, *arguments, "Those that are given replace the present ones");
   AddSubsystemSpec(*update, *arguments);
-  AddRemoveSecrets(*update, *arguments);
+  AddRemoveSecrets(*update, arguments->secrets);
   AddLabels(*update, arguments->labels);
   AddRemoveLabels(*update, arguments->labels);
   AddEtag(*update, arguments->etag);
