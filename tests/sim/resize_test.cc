@@ -79,7 +79,7 @@ class ResizeTest : public testing::Test {
   keys::Keyring keyring_;
   engine::PathGuard paths_;
   engine::CephDisks ceph_{{world_.control(), clusters_, keyring_, world_.blocking(), paths_}, "engine-0", {}};
-  modules::LoginLine logins_{0};
+  nvmf::LoginLine logins_{0};
   engine::ModuleDiskFactory disks_{memories_,         uring_,  crypto_, keyring_,
                                    world_.blocking(), logins_, ceph_,   paths_};
   engine::Engine engine_{

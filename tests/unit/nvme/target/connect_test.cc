@@ -45,7 +45,8 @@ TEST(TargetConnect, IsTheFirstCommandOfAConnection) {
   Rig rig;
   for (const Command& command : {KeepAlive(), Identify(IdentifyCns::kController, 0), fabrics::Disconnect(),
                                  fabrics::PropertyGet(fabrics::Property::kStatus)}) {
-    const Connected connected = rig.target.Connect(Plain(command), {}, kLocal, rig.heard, rig.now_ns);
+    const Connected connected =
+        rig.target.Connect(Plain(command), {}, kLocal, nullptr, rig.heard, rig.now_ns);
     EXPECT_EQ(connected.answer.status, status_field::kCommandSequence | kDnr);
     EXPECT_EQ(connected.controller, nullptr);
   }
@@ -61,7 +62,7 @@ TEST(TargetConnect, OfAnotherHostIsRefusedAndMayBeTriedAgain) {
   EXPECT_EQ(connected.controller, nullptr);
   ASSERT_TRUE(rig.target.SetHosts(kSubsystem, {}));
   EXPECT_EQ(rig.Connect(ConnectCapsule()).answer.status, 0x184) << "an empty list lets nobody in";
-  ASSERT_TRUE(rig.target.SetHosts(kSubsystem, {std::string(kOtherHost)}));
+  ASSERT_TRUE(rig.target.SetHosts(kSubsystem, {HostAccess::Named(kOtherHost)}));
   EXPECT_TRUE(rig.Live(kSubsystem, kOtherHost).ready());
 }
 
@@ -129,9 +130,10 @@ TEST(TargetConnect, EachWrongFieldIsNamed) {
     EXPECT_EQ(connected.controller, nullptr) << wrong.what;
   }
   ConnectCapsule capsule;
-  EXPECT_EQ(rig.target.Connect(capsule.entry, capsule.bytes().first(1023), kLocal, rig.heard, rig.now_ns)
-                .answer.status,
-            0x0f | kDnr)
+  EXPECT_EQ(
+      rig.target.Connect(capsule.entry, capsule.bytes().first(1023), kLocal, nullptr, rig.heard, rig.now_ns)
+          .answer.status,
+      0x0f | kDnr)
       << "fewer bytes came than the descriptor says";
   EXPECT_EQ(rig.target.controllers(), 0U);
 }
@@ -177,7 +179,7 @@ TEST(TargetConnect, AnIoQueueIsRefusedWhereItDoesNotBelong) {
     EXPECT_EQ(connected.answer.result, result);
     EXPECT_EQ(connected.controller, nullptr);
   };
-  ASSERT_TRUE(rig.target.SetHosts(kSubsystem, {std::string(kHost), std::string(kOtherHost)}));
+  ASSERT_TRUE(rig.target.SetHosts(kSubsystem, {HostAccess::Named(kHost), HostAccess::Named(kOtherHost)}));
   refused([](ConnectCapsule& c) { c.data.controller_id += 1; }, kInvalidParameters, kInData | 16);
   refused([](ConnectCapsule& c) { c.data.host_id[5] ^= 1; }, kInvalidParameters | kDnr, kInData);
   refused([](ConnectCapsule& c) { std::memcpy(c.data.host_nqn, kOtherHost.data(), kOtherHost.size()); },
@@ -279,23 +281,23 @@ TEST(TargetConnect, SubsystemsAreCheckedBeforeTheyAreShown) {
   refused([](SubsystemConfig& c) { c.model = ""; }, invalid);
   refused([](SubsystemConfig& c) { c.addresses.clear(); }, invalid);
   refused([](SubsystemConfig& c) { c.addresses.resize(kAddressesMax + 1); }, invalid);
-  refused([](SubsystemConfig& c) { c.hosts.assign(kHostsMax + 1, std::string(kHost)); }, invalid);
-  refused([](SubsystemConfig& c) { c.hosts = {"host"}; }, invalid);
+  refused([](SubsystemConfig& c) { c.hosts.assign(kHostsMax + 1, HostAccess::Named(kHost)); }, invalid);
+  refused([](SubsystemConfig& c) { c.hosts = {HostAccess::Named("host")}; }, invalid);
   refused([](SubsystemConfig& c) { c.io_queues_max = 0; }, invalid);
   refused([](SubsystemConfig& c) { c.io_queues_max = 256; }, invalid);
   refused([](SubsystemConfig& c) { c.controller_id_first = 0; }, invalid);
   refused([](SubsystemConfig& c) { c.controller_id_last = 0xfff0; }, invalid);
   EXPECT_EQ(rig.target.Find("nqn.2024-01.com.example:b"), nullptr);
-  EXPECT_FALSE(rig.target.SetHosts(kSubsystem, {"host"}));
+  EXPECT_FALSE(rig.target.SetHosts(kSubsystem, {HostAccess::Named("host")}));
   EXPECT_TRUE(rig.target.Find(kSubsystem)->Admits(kHost)) << "as before";
 }
 
 TEST(TargetConnect, AHostThatIsNoLongerLetInIsToldToEnd) {
   Rig rig;
-  ASSERT_TRUE(rig.target.SetHosts(kSubsystem, {std::string(kHost), std::string(kOtherHost)}));
+  ASSERT_TRUE(rig.target.SetHosts(kSubsystem, {HostAccess::Named(kHost), HostAccess::Named(kOtherHost)}));
   TargetController& controller = rig.Live();
   TargetController& other = rig.Live(kSubsystem, kOtherHost);
-  ASSERT_TRUE(rig.target.SetHosts(kSubsystem, {std::string(kOtherHost)}));
+  ASSERT_TRUE(rig.target.SetHosts(kSubsystem, {HostAccess::Named(kOtherHost)}));
   ASSERT_EQ(rig.heard.ended.size(), 1U);
   EXPECT_NE(rig.heard.ended[0].find(std::string(kHost)), std::string::npos) << rig.heard.ended[0];
   EXPECT_TRUE(controller.ending());

@@ -42,7 +42,7 @@ fabrics::TransportAddress Address(std::string_view text) {
 TEST(TargetDiscovery, EachHostSeesWhatItMayUse) {
   Rig rig;
   SubsystemConfig config = ConfigOf(kSecond);
-  config.hosts = {std::string(kOtherHost)};
+  config.hosts = {HostAccess::Named(kOtherHost)};
   ASSERT_TRUE(rig.target.Add(config));
   const DiscoveryLog log = LogOf(rig, rig.Live(fabrics::kDiscoveryNqn));
   ASSERT_EQ(log.records.size(), 2U);
@@ -106,16 +106,16 @@ TEST(TargetDiscovery, AHostIsToldWhenWhatItSeesChanges) {
     return true;
   };
   SubsystemConfig config = ConfigOf(kSecond);
-  config.hosts = {std::string(kOtherHost)};
+  config.hosts = {HostAccess::Named(kOtherHost)};
   ASSERT_TRUE(rig.target.Add(config));
   ASSERT_TRUE(rig.target.SetHosts(kSecond, {}));
   EXPECT_FALSE(told()) << "it never could use that";
-  ASSERT_TRUE(rig.target.SetHosts(kSecond, {std::string(kHost)}));
+  ASSERT_TRUE(rig.target.SetHosts(kSecond, {HostAccess::Named(kHost)}));
   ASSERT_EQ(rig.heard.completed.size(), 1U);
   EXPECT_EQ(rig.heard.completed[0].second.result, kLogEvent);
   EXPECT_EQ(Where(LogOf(rig, controller), kSecond).size(), 1U);
   EXPECT_GT(LogOf(rig, controller).generation, generation);
-  ASSERT_TRUE(rig.target.SetHosts(kSecond, {std::string(kHost), std::string(kOtherHost)}));
+  ASSERT_TRUE(rig.target.SetHosts(kSecond, {HostAccess::Named(kHost), HostAccess::Named(kOtherHost)}));
   EXPECT_FALSE(told()) << "another host came";
   ASSERT_TRUE(rig.target.Remove(kSecond));
   EXPECT_EQ(rig.heard.completed.size(), 2U);

@@ -129,8 +129,8 @@ TEST(TargetConnectUnderAttack, MakesNoControllerForWhatIsNoConnect) {
       bytes[attacker.Below(sizeof(capsule.data))] = static_cast<uint8_t>(attacker.Next());
     if (attacker.Below(2) == 0) capsule.entry = attacker.Entry();
     const size_t length = attacker.Below(8) == 0 ? attacker.Below(1024) : 1024;
-    const Connected connected =
-        rig.target.Connect(capsule.entry, capsule.bytes().first(length), kLocal, rig.heard, rig.now_ns);
+    const Connected connected = rig.target.Connect(capsule.entry, capsule.bytes().first(length), kLocal,
+                                                   nullptr, rig.heard, rig.now_ns);
     ASSERT_EQ(connected.answer.ok(), connected.controller != nullptr);
     if (connected.controller == nullptr) continue;
     ASSERT_EQ(connected.queue_id, 0);

@@ -28,7 +28,7 @@ SubsystemConfig ConfigOf(std::string_view nqn) {
   config.nqn = nqn;
   config.serial = "SERIAL-1";
   config.addresses = {kLocal};
-  config.hosts = {std::string(kHost)};
+  config.hosts = {HostAccess::Named(kHost)};
   return config;
 }
 

@@ -59,7 +59,7 @@ struct Rig {
   ~Rig();
 
   Connected Connect(const ConnectCapsule& capsule) {
-    return target.Connect(capsule.entry, capsule.bytes(), local, heard, now_ns);
+    return target.Connect(capsule.entry, capsule.bytes(), local, secured, heard, now_ns);
   }
   // An association that is enabled; the test fails else.
   TargetController& Live(std::string_view subsystem = kSubsystem, std::string_view host = kHost);
@@ -75,6 +75,7 @@ struct Rig {
   uint32_t Csts(TargetController& controller);
 
   fabrics::TransportAddress local = kLocal;
+  const SecuredAs* secured = nullptr;  // what Connect comes by
   uint64_t now_ns = kSecondNs;
   Heard heard;
   Target target;

@@ -73,7 +73,7 @@ class TargetQueue final : public fabrics::QueuePair, public ControllerOwner {
         static_cast<uint32_t>(data.empty() ? block::SumBytes(command.from_target) : data.size());
     Answer answer;
     if (controller == nullptr) {
-      Connected connected = target_.Connect(entry, data, local, *this, now_ns);
+      Connected connected = target_.Connect(entry, data, local, nullptr, *this, now_ns);
       controller = connected.controller;
       answer = std::move(connected.answer);
     } else {

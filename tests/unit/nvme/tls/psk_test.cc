@@ -11,6 +11,9 @@ namespace {
 
 constexpr const char* kHost = "nqn.psk-test-host";
 constexpr const char* kSubsystem = "nqn.psk-test-subsys";
+// With a date, as NQNs have.
+constexpr const char* kNqnHost = "nqn.2014-08.org.example:host";
+constexpr const char* kNqnSubsystem = "nqn.2014-08.org.example:array";
 
 // Keys, names and the identities of version 1 with a transformation are the test vectors of libnvme (test/psk.c); the derived keys, and the
 // identities without a transformation, were computed by a Python script of hmac and hashlib after the text of the specifications, which
@@ -86,6 +89,51 @@ TEST(Psk, IsAnotherOneForAnotherHostOrSubsystem) {
   const auto key = psk->KeyFor("nqn.a", "nqn.b", IdentityVersion::kV0);
   EXPECT_FALSE(key->key == psk->KeyFor("nqn.c", "nqn.b", IdentityVersion::kV0)->key);
   EXPECT_FALSE(key->key == psk->KeyFor("nqn.a", "nqn.c", IdentityVersion::kV0)->key);
+}
+
+TEST(Psk, ItsIdentitiesAreTakenApart) {
+  for (const Vector& vector : kVectors) {
+    for (const IdentityVersion version : {IdentityVersion::kV0, IdentityVersion::kV1}) {
+      const std::string identity =
+          Psk::Parse(vector.text, "the key")->KeyFor(kNqnHost, kNqnSubsystem, version)->identity;
+      const auto parts = ParseIdentity(identity);
+      ASSERT_TRUE(parts) << identity;
+      EXPECT_EQ(parts->version, version);
+      EXPECT_EQ(parts->hash, vector.hash);
+      EXPECT_EQ(parts->host_nqn, kNqnHost);
+      EXPECT_EQ(parts->subsystem_nqn, kNqnSubsystem);
+    }
+  }
+}
+
+TEST(Psk, WhatIsNoIdentityIsNotTakenApart) {
+  const std::string names = std::string(kNqnHost) + " " + kNqnSubsystem;
+  const std::string long_nqn = "nqn.2014-08.org.example:" + std::string(223, 'x');
+  ASSERT_TRUE(ParseIdentity("NVMe0R01 " + names));
+  ASSERT_TRUE(ParseIdentity("NVMe1R02 " + names + " digest"));
+  const std::vector<std::string> rows = {
+      "",
+      "NVMe0R01",
+      "NVMe0R01 ",
+      "NVMe0R01  ",
+      "NVMe2R01 " + names,
+      "NVMe0R03 " + names,
+      "NVMe0X01 " + names,
+      "nvme0R01 " + names,
+      "NVMe0R01" + names,
+      "NVMe0R01 " + names + " more",
+      "NVMe0R01 " + names + " ",
+      "NVMe0R01 " + std::string(kNqnHost),
+      "NVMe1R01 " + names,
+      "NVMe1R01 " + std::string(kNqnHost) + " a b c",
+      "NVMe0R01 host " + std::string(kNqnSubsystem),
+      "NVMe0R01 " + std::string(kNqnHost) + " subsystem",
+      "NVMe0R01 " + std::string(kNqnHost) + "\n " + kNqnSubsystem,
+      "NVMe0R01 " + names + std::string(1, '\0'),
+      "NVMe0R01 " + std::string(kNqnHost) + " " + long_nqn,
+      "NVMe1R01 " + names + " " + std::string(1000, 'A'),
+  };
+  for (const std::string& row : rows) EXPECT_FALSE(ParseIdentity(row)) << row;
 }
 
 TEST(Psk, WithAnyCharacterOfItsBase64ChangedIsRefused) {

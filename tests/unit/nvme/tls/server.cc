@@ -22,28 +22,6 @@ ConnectionKey TlsKey(const char* text, IdentityVersion version, const char* subs
   return psk.value().KeyFor(kTlsHost, subsystem, version).value();
 }
 
-struct TlsServer::Callbacks {
-  static void KeepSecret(const SSL* ssl, const char* line) {
-    const std::string_view text = line;
-    if (text.starts_with("SERVER_TRAFFIC_SECRET_0 "))
-      static_cast<TlsServer*>(SSL_get_app_data(ssl))->secret_ = text.substr(text.rfind(' ') + 1);
-  }
-  static int FindPsk(SSL* ssl, const unsigned char* identity, size_t bytes, SSL_SESSION** result) {
-    const auto& server = *static_cast<const TlsServer*>(SSL_get_app_data(ssl));
-    *result = nullptr;
-    if (std::string_view(reinterpret_cast<const char*>(identity), bytes) != server.key_.identity) return 1;
-    const bool small = server.key_.hash == nvme::tls::Hash::kSha256;
-    const unsigned char suite[] = {0x13, static_cast<unsigned char>(small ? 1 : 2)};
-    SSL_SESSION* const psk = SSL_SESSION_new();
-    const auto key = server.key_.key.bytes();
-    CLEAT_CHECK(SSL_SESSION_set1_master_key(psk, key.data(), key.size()) == 1);
-    CLEAT_CHECK(SSL_SESSION_set_cipher(psk, SSL_CIPHER_find(ssl, suite)) == 1);
-    CLEAT_CHECK(SSL_SESSION_set_protocol_version(psk, TLS1_3_VERSION) == 1);
-    *result = psk;
-    return 1;
-  }
-};
-
 namespace {
 
 // A key and a certificate that it has signed itself.
@@ -68,50 +46,114 @@ void MakeCertificate(SSL_CTX* context) {
 
 }  // namespace
 
-void TlsServer::Free::operator()(SSL* ssl) const {
+// ---- What both have
+
+void TlsPeer::Free::operator()(SSL* ssl) const {
   SSL_free(ssl);
 }
-void TlsServer::Free::operator()(SSL_CTX* context) const {
+void TlsPeer::Free::operator()(SSL_CTX* context) const {
   SSL_CTX_free(context);
 }
 
+TlsPeer::TlsPeer(ConnectionKey key, const SSL_METHOD* method, const char* secret_label)
+    : key_(std::move(key)), secret_label_(secret_label), context_(SSL_CTX_new(method)) {
+  SSL_CTX_set_keylog_callback(context_.get(), KeepSecret);
+}
+
+TlsPeer::~TlsPeer() = default;
+
+void TlsPeer::Begin() {
+  ssl_.reset(SSL_new(context_.get()));
+  SSL_set_bio(ssl_.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+  SSL_set_app_data(ssl_.get(), this);
+}
+
+void TlsPeer::KeepSecret(const SSL* ssl, const char* line) {
+  auto& peer = *static_cast<TlsPeer*>(SSL_get_app_data(ssl));
+  const std::string_view text = line;
+  if (text.starts_with(peer.secret_label_)) peer.secret_ = text.substr(text.rfind(' ') + 1);
+}
+
+SSL_SESSION* TlsPeer::SessionOf(SSL* ssl, const ConnectionKey& key) {
+  const unsigned char suite[] = {0x13,
+                                 static_cast<unsigned char>(key.hash == nvme::tls::Hash::kSha256 ? 1 : 2)};
+  SSL_SESSION* const psk = SSL_SESSION_new();
+  const auto bytes = key.key.bytes();
+  CLEAT_CHECK(SSL_SESSION_set1_master_key(psk, bytes.data(), bytes.size()) == 1);
+  CLEAT_CHECK(SSL_SESSION_set_cipher(psk, SSL_CIPHER_find(ssl, suite)) == 1);
+  CLEAT_CHECK(SSL_SESSION_set_protocol_version(psk, TLS1_3_VERSION) == 1);
+  return psk;
+}
+
+int TlsPeer::FindPsk(SSL* ssl, const unsigned char* identity, size_t bytes, SSL_SESSION** result) {
+  const auto& key = static_cast<const TlsPeer*>(SSL_get_app_data(ssl))->key_;
+  const bool is_it = std::string_view(reinterpret_cast<const char*>(identity), bytes) == key.identity;
+  *result = is_it ? SessionOf(ssl, key) : nullptr;
+  return 1;
+}
+
+int TlsPeer::UsePsk(SSL* ssl, const EVP_MD* hash, const unsigned char** identity, size_t* bytes,
+                    SSL_SESSION** result) {
+  const auto& key = static_cast<const TlsPeer*>(SSL_get_app_data(ssl))->key_;
+  *result = nullptr;
+  if (hash != nullptr && EVP_MD_get_size(hash) != static_cast<int>(key.key.size())) return 1;
+  *identity = reinterpret_cast<const unsigned char*>(key.identity.data());
+  *bytes = key.identity.size();
+  *result = SessionOf(ssl, key);
+  return 1;
+}
+
+// ---- The two
+
 TlsServer::TlsServer(ConnectionKey key, const Options& options)
-    : key_(std::move(key)), context_(SSL_CTX_new(TLS_server_method())) {
-  SSL_CTX_set_psk_find_session_callback(context_.get(), Callbacks::FindPsk);
-  SSL_CTX_set_keylog_callback(context_.get(), Callbacks::KeepSecret);
+    : TlsPeer(std::move(key), TLS_server_method(), "SERVER_TRAFFIC_SECRET_0 ") {
+  SSL_CTX_set_psk_find_session_callback(context_.get(), FindPsk);
   SSL_CTX_set_num_tickets(context_.get(), options.tickets);
   CLEAT_CHECK(SSL_CTX_set1_groups_list(context_.get(), options.groups) == 1);
   if (options.newest_version != 0)
     CLEAT_CHECK(SSL_CTX_set_max_proto_version(context_.get(), options.newest_version) == 1);
   if (options.has_certificate) MakeCertificate(context_.get());
-  ssl_.reset(SSL_new(context_.get()));
-  SSL_set_bio(ssl_.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
-  SSL_set_app_data(ssl_.get(), this);
+  Begin();
   SSL_set_accept_state(ssl_.get());
 }
 
-TlsServer::~TlsServer() = default;
+TlsClient::TlsClient(ConnectionKey key, const Options& options)
+    : TlsPeer(std::move(key), TLS_client_method(), "CLIENT_TRAFFIC_SECRET_0 ") {
+  if (options.has_key) SSL_CTX_set_psk_use_session_callback(context_.get(), UsePsk);
+  CLEAT_CHECK(SSL_CTX_set1_groups_list(context_.get(), options.groups) == 1);
+  CLEAT_CHECK(SSL_CTX_set_ciphersuites(context_.get(), options.suites) == 1);
+  if (options.newest_version != 0)
+    CLEAT_CHECK(SSL_CTX_set_max_proto_version(context_.get(), options.newest_version) == 1);
+  Begin();
+  SSL_set_connect_state(ssl_.get());
+}
 
-void TlsServer::Give(std::span<const uint8_t> bytes) {
+// ---- What both do
+
+void TlsPeer::Give(std::span<const uint8_t> bytes) {
   if (!bytes.empty()) BIO_write(SSL_get_rbio(ssl_.get()), bytes.data(), static_cast<int>(bytes.size()));
 }
 
-Bytes TlsServer::Take() {
+Bytes TlsPeer::Take() {
   BIO* const out = SSL_get_wbio(ssl_.get());
   Bytes bytes(BIO_ctrl_pending(out));
   if (!bytes.empty()) BIO_read(out, bytes.data(), static_cast<int>(bytes.size()));
   return bytes;
 }
 
-bool TlsServer::Handshake() {
+bool TlsPeer::Handshake() {
   ERR_clear_error();
   const int done = SSL_do_handshake(ssl_.get());
-  if (done != 1 && SSL_get_error(ssl_.get(), done) != SSL_ERROR_WANT_READ) failed_ = true;
+  if (done != 1 && SSL_get_error(ssl_.get(), done) != SSL_ERROR_WANT_READ) {
+    failed_ = true;
+    const char* const text = ERR_reason_error_string(ERR_peek_error());
+    why_ = text != nullptr ? text : "";
+  }
   ERR_clear_error();
   return done == 1;
 }
 
-std::optional<Bytes> TlsServer::Read() {
+std::optional<Bytes> TlsPeer::Read() {
   Bytes all;
   for (;;) {
     Bytes part(16384);
@@ -129,13 +171,13 @@ std::optional<Bytes> TlsServer::Read() {
   }
 }
 
-void TlsServer::Write(std::span<const uint8_t> data) {
+void TlsPeer::Write(std::span<const uint8_t> data) {
   size_t written = 0;
   if (data.empty()) return;
   CLEAT_CHECK(SSL_write_ex(ssl_.get(), data.data(), data.size(), &written) == 1 && written == data.size());
 }
 
-void TlsServer::UpdateKey(bool asks_for_another) {
+void TlsPeer::UpdateKey(bool asks_for_another) {
   CLEAT_CHECK(SSL_key_update(ssl_.get(), asks_for_another ? SSL_KEY_UPDATE_REQUESTED
                                                           : SSL_KEY_UPDATE_NOT_REQUESTED) == 1);
   (void)SSL_do_handshake(ssl_.get());
@@ -146,7 +188,7 @@ void TlsServer::SendTicket() {
   (void)SSL_do_handshake(ssl_.get());
 }
 
-void TlsServer::Close() {
+void TlsPeer::Close() {
   SSL_shutdown(ssl_.get());
 }
 
@@ -156,7 +198,7 @@ std::string TlsServer::group() const {
   return name != nullptr ? name : "";
 }
 
-nvme::tls::RecordCipher TlsServer::Forge() const {
+nvme::tls::RecordCipher TlsPeer::Forge() const {
   keys::Secret secret = keys::Secret::Zeroes(secret_.size() / 2);
   for (size_t i = 0; i < secret.size(); ++i)
     secret.mutable_bytes()[i] = static_cast<uint8_t>(std::stoi(secret_.substr(2 * i, 2), nullptr, 16));

@@ -33,19 +33,19 @@ void Feed(Session& session, const Bytes& bytes, const std::function<void()>& use
   }
 }
 
-std::optional<Error> Connect(Session& session, TlsServer& server, size_t step) {
+std::optional<Error> Connect(Session& session, TlsPeer& peer, size_t step) {
   for (int turn = 0; turn < 10; ++turn) {
     Result<bool> done = session.GoOn();
     if (!done.ok()) return done.error();
-    server.Give(TakeOutput(session));
-    const bool server_done = server.Handshake();
-    if (*done && server_done) return std::nullopt;
+    peer.Give(TakeOutput(session));
+    const bool peer_done = peer.Handshake();
+    if (*done && peer_done) return std::nullopt;
     std::optional<Error> error;
     const auto use = [&] {
       const Result<bool> more = session.GoOn();
       if (!more.ok()) error = more.error();
     };
-    Feed(session, server.Take(), use, step);
+    Feed(session, peer.Take(), use, step);
     if (error) return error;
   }
   return Error(ErrorCode::kDeadlineExceeded, "the two do not come to an end");
@@ -68,7 +68,7 @@ std::vector<iovec> Cut(Bytes& data, const std::vector<size_t>& sizes) {
   return pieces;
 }
 
-Bytes Send(Session& session, TlsServer& server, Bytes data, const std::vector<size_t>& sizes) {
+Bytes Send(Session& session, TlsPeer& peer, Bytes data, const std::vector<size_t>& sizes) {
   Bytes arrived;
   for (size_t at = 0; at < data.size();) {
     Bytes rest(data.begin() + static_cast<ptrdiff_t>(at), data.end());
@@ -77,8 +77,8 @@ Bytes Send(Session& session, TlsServer& server, Bytes data, const std::vector<si
     EXPECT_TRUE(taken.ok() && *taken > 0);
     if (!taken.ok() || *taken == 0) break;
     at += *taken;
-    server.Give(TakeOutput(session));
-    const auto got = server.Read();
+    peer.Give(TakeOutput(session));
+    const auto got = peer.Read();
     if (got) arrived.insert(arrived.end(), got->begin(), got->end());
   }
   return arrived;

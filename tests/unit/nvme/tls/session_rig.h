@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host's TLS session (nvme/tls/session.h) and OpenSSL's server, whose bytes a test carries from the one to the other: honestly, or changed on
-// their way.
+// A TLS session (nvme/tls/session.h) and OpenSSL at the other end, whose bytes a test carries from the one to the other: honestly, or changed
+// on their way.
 #pragma once
 
 #include <sys/uio.h>
@@ -22,27 +22,29 @@ namespace cleat::nvme::tls {
 using test::Bytes;
 using test::kOtherTlsKey;
 using test::kTlsKeys;
+using test::TlsClient;
 using test::TlsKey;
+using test::TlsPeer;
 using test::TlsServer;
 
 std::unique_ptr<Session> MakeSession(ConnectionKey key = TlsKey(), const SessionLimits& limits = {});
 
-// What the session has for its target by now.
+// What the session has for its peer by now.
 Bytes TakeOutput(Session& session);
 
 // Puts the bytes into the session, at most `step` at a time, and calls `use` after each.
 void Feed(Session& session, const Bytes& bytes, const std::function<void()>& use, size_t step = SIZE_MAX);
 
 // Both ends shake hands as far as they go. nullopt: it worked.
-std::optional<Error> Connect(Session& session, TlsServer& server, size_t step = SIZE_MAX);
+std::optional<Error> Connect(Session& session, TlsPeer& peer, size_t step = SIZE_MAX);
 
 Bytes RandomBytes(size_t bytes, uint64_t seed);
 
 // Cuts data into pieces of sizes that follow each other.
 std::vector<iovec> Cut(Bytes& data, const std::vector<size_t>& sizes);
 
-// All of it to the server, by as many turns as it takes; what has arrived there.
-Bytes Send(Session& session, TlsServer& server, Bytes data, const std::vector<size_t>& sizes);
+// All of it to the peer, by as many turns as it takes; what has arrived there.
+Bytes Send(Session& session, TlsPeer& peer, Bytes data, const std::vector<size_t>& sizes);
 
 // What the session makes of `bytes`, which came in steps.
 struct Received {
