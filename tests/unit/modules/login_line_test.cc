@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "modules/nvmf/login/login_line.h"
+#include "nvmf/login/login_line.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 // A line whose one thread does as it is told.
 class LoginLineTest : public testing::Test {
  protected:
-  LoginPlace Enter(const std::string& subsystem, const std::string& login, LoginPlace place = 0) {
+  nvmf::LoginPlace Enter(const std::string& subsystem, const std::string& login, nvmf::LoginPlace place = 0) {
     return line_.Enter(subsystem, place, [this, login] { computed_.push_back(login); });
   }
   void Turn() {
@@ -34,7 +34,7 @@ class LoginLineTest : public testing::Test {
 
   std::deque<std::function<void()>> posted_;
   Logins computed_;
-  LoginLine line_{[this](std::function<void()> turn) { posted_.push_back(std::move(turn)); }};
+  nvmf::LoginLine line_{[this](std::function<void()> turn) { posted_.push_back(std::move(turn)); }};
 };
 
 TEST_F(LoginLineTest, ASubsystemWithManyQueuesDelaysAnotherOneByOneJob) {
@@ -75,7 +75,7 @@ TEST_F(LoginLineTest, ALoginThatEntersWhileItsSubsystemComputesComesAfterwards) 
 
 TEST_F(LoginLineTest, ALoginThatComesBackGoesToThePlaceThatItHad) {
   Enter("a", "1");
-  const LoginPlace second = Enter("a", "2");
+  const nvmf::LoginPlace second = Enter("a", "2");
   Enter("a", "3");
   ASSERT_TRUE(line_.Leave("a", second));
   Turn();
@@ -85,7 +85,7 @@ TEST_F(LoginLineTest, ALoginThatComesBackGoesToThePlaceThatItHad) {
 }
 
 TEST_F(LoginLineTest, ALoginThatHasLeftIsNotComputed) {
-  const LoginPlace first = Enter("a", "1");
+  const nvmf::LoginPlace first = Enter("a", "1");
   EXPECT_FALSE(line_.Leave("b", first));
   EXPECT_TRUE(line_.Leave("a", first));
   EXPECT_FALSE(line_.Leave("a", first));
@@ -99,7 +99,7 @@ TEST_F(LoginLineTest, ALoginThatHasLeftIsNotComputed) {
 }
 
 TEST_F(LoginLineTest, ALoginWhoseTurnHasComeCanNotLeave) {
-  LoginPlace place = 0;
+  nvmf::LoginPlace place = 0;
   bool left = true;
   place = line_.Enter("a", 0, [&] { left = line_.Leave("a", place); });
   TurnAll();
@@ -112,20 +112,20 @@ TEST_F(LoginLineTest, APathsPauseGrowsWithEachLoginThatComesToNothing) {
   for (int i = 0; i < 40; ++i) {
     line_.Failed("p");
     const uint64_t pause_ns = line_.PauseNs("p");
-    EXPECT_EQ(pause_ns,
-              before_ns == 0 ? LoginLine::kPauseMinNs : std::min(2 * before_ns, LoginLine::kPauseMaxNs));
+    EXPECT_EQ(pause_ns, before_ns == 0 ? nvmf::LoginLine::kPauseMinNs
+                                       : std::min(2 * before_ns, nvmf::LoginLine::kPauseMaxNs));
     before_ns = pause_ns;
   }
-  EXPECT_EQ(before_ns, LoginLine::kPauseMaxNs);
+  EXPECT_EQ(before_ns, nvmf::LoginLine::kPauseMaxNs);
   EXPECT_EQ(line_.PauseNs("another"), 0U);
 }
 
 TEST_F(LoginLineTest, ALoginThatSucceedsForgivesSomeOfThoseThatFailed) {
   for (int i = 0; i < 40; ++i) line_.Failed("p");
   line_.Succeeded("p");
-  EXPECT_EQ(line_.PauseNs("p"), 4 * LoginLine::kPauseMinNs);
+  EXPECT_EQ(line_.PauseNs("p"), 4 * nvmf::LoginLine::kPauseMinNs);
   line_.Succeeded("p");
-  EXPECT_EQ(line_.PauseNs("p"), LoginLine::kPauseMinNs);
+  EXPECT_EQ(line_.PauseNs("p"), nvmf::LoginLine::kPauseMinNs);
   line_.Succeeded("p");
   EXPECT_EQ(line_.PauseNs("p"), 0U);
   line_.Succeeded("p");
@@ -142,13 +142,13 @@ TEST(LoginLineOnThreads, EachLoginIsComputedOnceOrLeavesAndNoneBesideAnotherOfIt
   std::atomic<int> beside{0};
   std::array<std::atomic<int>, kSubsystems> under_way{};
   {
-    LoginLine line(2);
+    nvmf::LoginLine line(2);
     std::vector<std::thread> threads;
     for (size_t t = 0; t < 2 * kSubsystems; ++t) {
       threads.emplace_back([&, which = t % kSubsystems] {
         const std::string subsystem = std::to_string(which);
         for (int i = 0; i < kLogins; ++i) {
-          const LoginPlace place = line.Enter(subsystem, 0, [&, which] {
+          const nvmf::LoginPlace place = line.Enter(subsystem, 0, [&, which] {
             if (++under_way[which] > 1) ++beside;
             ++computed;
             --under_way[which];
@@ -165,7 +165,7 @@ TEST(LoginLineOnThreads, EachLoginIsComputedOnceOrLeavesAndNoneBesideAnotherOfIt
 }
 
 TEST(LoginLineOnThreads, WithoutThreadsALoginIsComputedAsItEnters) {
-  LoginLine line(0);
+  nvmf::LoginLine line(0);
   bool computed = false;
   line.Enter("a", 0, [&] { computed = true; });
   EXPECT_TRUE(computed);

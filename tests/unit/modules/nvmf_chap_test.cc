@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "modules/nvmf/channel/io_queue.h"
-#include "modules/nvmf/login/login_line.h"
+#include "nvmf/login/login_line.h"
 #include "tests/unit/modules/nvmf_rig.h"
 
 namespace cleat::modules::nvmf_chap_test {
@@ -363,10 +363,10 @@ TEST_F(NvmfChap, ATargetThatLetsThisHostComputeForNothingIsAskedLessOften) {
   rig_.Open();
   auto disk = rig_.Channel();
   const std::string path = "subsystems/s at 127.0.0.1:" + std::to_string(target_.port());
-  rig_.Until([&] { return rig_.arithmetic.PauseNs(path) >= 4 * LoginLine::kPauseMinNs; });
+  rig_.Until([&] { return rig_.arithmetic.PauseNs(path) >= 4 * nvmf::LoginLine::kPauseMinNs; });
   target_.faults.cut_in_chap = false;
   WriteAndRead(*disk);
-  EXPECT_LT(rig_.arithmetic.PauseNs(path), 4 * LoginLine::kPauseMinNs);
+  EXPECT_LT(rig_.arithmetic.PauseNs(path), 4 * nvmf::LoginLine::kPauseMinNs);
   disk.reset();
   rig_.pipeline.reset();
   EXPECT_EQ(rig_.arithmetic.PauseNs(path), 0U) << "of a disk that is gone";

@@ -184,7 +184,7 @@ class NvmfQueueRig : public testing::Test {
   Arena arena_{4 << 20};
   std::vector<std::unique_ptr<block::Segment>> segments_;
   modules::TcpTuning tuning_;
-  modules::TlsNames tls_;
+  nvmf::TlsNames tls_;
   std::unique_ptr<modules::TcpQueue> queue_;
 };
 

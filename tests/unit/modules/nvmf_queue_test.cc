@@ -15,8 +15,8 @@
 
 #include "base/unique_fd.h"
 #include "block/memory_guard.h"
-#include "modules/nvmf/socket/stream_socket.h"
 #include "modules/nvmf/socket/tcp_queue.h"
+#include "nvmf/socket/stream_socket.h"
 #include "tests/unit/modules/nvmf_queue_rig.h"
 #include "tests/unit/modules/nvmf_target.h"
 
@@ -53,11 +53,11 @@ TEST(StreamSocketTest, CloseResetsAndWhatWasSentIsACopy) {
 
   MonotonicClock clock;
   auto reactor = Reactor::Make(clock, {}).value();
-  struct Events final : SocketEvents {
+  struct Events final : nvmf::SocketEvents {
     void SocketReady() override { ready = true; }
     bool ready = false;
   } events;
-  StreamSocket stream(*reactor, events);
+  nvmf::StreamSocket stream(*reactor, events);
   ASSERT_TRUE(stream.Connect(test::LoopbackAddress(ntohs(address.sin_port))).ok());
   while (!events.ready) reactor->RunOnce();
   ASSERT_TRUE(stream.FinishConnect().value());

@@ -130,7 +130,7 @@ class NvmfRig {
   modules::NvmfSubsystem subsystem;
   std::unique_ptr<Reactor> control = MakeReactor();
   std::array<std::unique_ptr<Reactor>, 2> io;
-  modules::LoginLine arithmetic{[this](std::function<void()> turn) { threads.Post(std::move(turn)); }};
+  nvmf::LoginLine arithmetic{[this](std::function<void()> turn) { threads.Post(std::move(turn)); }};
   BlockingPool threads{1};                // of arithmetic
   const Reactor* still = nullptr;         // gets no turn
   modules::NvmfDevice* device = nullptr;  // the pipeline's

@@ -249,12 +249,12 @@ TEST_F(NvmfTlsQueue, AnIoQueueThatIsRefusedTriesAgainAndChangesNothingForOthers)
   GiveKey(test::kTlsKeys[0]);
   ExpectConnects(front.port());
   for (const uint8_t alert : {kInternalError, kUnknownPskIdentity}) {
-    tls_.queue = TlsNames::Queue::kIo;
+    tls_.queue = nvmf::TlsNames::Queue::kIo;
     front.faults.alert = alert;
     for (int turn = 0; turn < 4; ++turn) EXPECT_EQ(CodeOfTry(front.port()), ErrorCode::kUnavailable);
     front.faults.alert = 0;
     ExpectConnects(front.port());
-    tls_.queue = TlsNames::Queue::kAdmin;
+    tls_.queue = nvmf::TlsNames::Queue::kAdmin;
     ExpectConnects(front.port());
   }
 }

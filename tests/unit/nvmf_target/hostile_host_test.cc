@@ -14,25 +14,13 @@ using block::IoStatus;
 using block::Op;
 using nvme::Opcode;
 using test::Arena;
+using test::Association;
 using test::BlocksEntry;
 using test::Io;
 using test::RawHost;
 using test::TargetRig;
 
 using Bytes = std::vector<uint8_t>;
-
-// An association with one I/O queue.
-struct Association {
-  explicit Association(TargetRig& rig, uint32_t kato_ms = 5000) : admin(rig), queue(rig) {
-    controller = admin.BecomeAdmin(kato_ms);
-    queue.SendConnect(1, controller);
-    const auto answer = queue.Answer();
-    CLEAT_CHECK(answer && answer->status().ok());
-  }
-  RawHost admin;
-  RawHost queue;
-  uint16_t controller = 0;
-};
 
 TEST(HostileHostTest, AReadThatBringsDataAlongIsRefusedAndCostsNoMemory) {
   TargetRig rig({.commands = 1024, .data_slabs = 4, .capsule_slabs = 1});

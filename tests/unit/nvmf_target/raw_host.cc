@@ -3,6 +3,8 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 namespace cleat::test {
@@ -12,6 +14,28 @@ using nvme::fabrics::SubmissionEntry;
 using nvme::tcp::PduType;
 
 RawHost::RawHost(TargetRig& rig) : rig_(rig), fd_(rig.Connect()) {
+  ShakeHands();
+}
+
+RawHost::RawHost(TargetRig& rig, nvme::tls::ConnectionKey key)
+    : rig_(rig), fd_(rig.Connect()), tls_(std::make_unique<TlsClient>(std::move(key))) {
+  tls_->Handshake();
+  SendRecords();
+  bool over = false;
+  while (!established_ && !over) {
+    std::vector<uint8_t> wire(4096);
+    rig_.Turn();
+    const ssize_t some = recv(fd_.get(), wire.data(), wire.size(), MSG_DONTWAIT);
+    over = some == 0 || (some < 0 && errno != EAGAIN);
+    if (some <= 0) continue;
+    tls_->Give({wire.data(), static_cast<size_t>(some)});
+    established_ = tls_->Handshake();
+    SendRecords();
+  }
+  if (established_) ShakeHands();
+}
+
+void RawHost::ShakeHands() {
   nvme::tcp::IcReq request;
   request.header = {PduType::kIcReq, 0, sizeof(request), 0, sizeof(request)};
   SendBytes(&request, sizeof(request));
@@ -19,8 +43,19 @@ RawHost::RawHost(TargetRig& rig) : rig_(rig), fd_(rig.Connect()) {
   CLEAT_CHECK(Receive(sizeof(nvme::tcp::IcResp), response));
 }
 
+void RawHost::SendBytes(const void* data, size_t bytes) {
+  if (tls_ == nullptr) return SendWire(data, bytes);
+  tls_->Write({static_cast<const uint8_t*>(data), bytes});
+  SendRecords();
+}
+
+void RawHost::SendRecords() {
+  const std::vector<uint8_t> records = tls_->Take();
+  SendWire(records.data(), records.size());
+}
+
 // Turns the other side while the socket is full.
-void RawHost::SendBytes(const void* data, size_t bytes) const {
+void RawHost::SendWire(const void* data, size_t bytes) const {
   const auto* at = static_cast<const uint8_t*>(data);
   rig_.Until([&] {
     const ssize_t sent = send(fd_.get(), at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -53,20 +88,54 @@ void RawHost::Send(SubmissionEntry entry, const std::vector<uint8_t>& data) {
   SendBytes(bytes.data(), bytes.size());
 }
 
+ssize_t RawHost::ReceiveSome(uint8_t* to, size_t bytes) {
+  if (tls_ != nullptr && opened_.empty()) {
+    std::vector<uint8_t> wire(64 * 1024);
+    const ssize_t some = recv(fd_.get(), wire.data(), wire.size(), MSG_DONTWAIT);
+    if (some <= 0) return some < 0 && errno == EAGAIN ? 0 : -1;
+    tls_->Give({wire.data(), static_cast<size_t>(some)});
+    auto opened = tls_->Read();
+    if (!opened) return -1;
+    opened_ = std::move(*opened);
+  }
+  if (tls_ != nullptr) {
+    const size_t some = std::min(bytes, opened_.size());
+    std::copy_n(opened_.begin(), some, to);
+    opened_.erase(opened_.begin(), opened_.begin() + static_cast<ptrdiff_t>(some));
+    return static_cast<ssize_t>(some);
+  }
+  const ssize_t some = recv(fd_.get(), to, bytes, MSG_DONTWAIT);
+  if (some > 0) return some;
+  return some < 0 && errno == EAGAIN ? 0 : -1;
+}
+
+bool RawHost::WaitForGoodbye() {
+  for (;;) {
+    std::vector<uint8_t> wire(4096);
+    rig_.Turn();
+    const ssize_t some = recv(fd_.get(), wire.data(), wire.size(), MSG_DONTWAIT);
+    if (some < 0 && errno == EAGAIN) continue;
+    if (some <= 0) return tls_->failed();  // with the last answer
+    tls_->Give({wire.data(), static_cast<size_t>(some)});
+    if (!tls_->Read()) return true;
+  }
+}
+
 bool RawHost::Receive(size_t bytes, std::vector<uint8_t>& out) {
   out.resize(bytes);
   size_t got = 0;
   bool over = false;
   rig_.Until([&] {
-    const ssize_t some = recv(fd_.get(), out.data() + got, bytes - got, MSG_DONTWAIT);
+    const ssize_t some = got < bytes ? ReceiveSome(out.data() + got, bytes - got) : 0;
     if (some > 0) got += static_cast<size_t>(some);
-    over = some == 0 || (some < 0 && errno != EAGAIN);
+    over = some < 0;
     return over || got == bytes;
   });
   return got == bytes;
 }
 
 std::optional<CompletionEntry> RawHost::Answer() {
+  data_.clear();
   for (;;) {
     std::vector<uint8_t> bytes;
     nvme::tcp::CommonHeader header;
@@ -74,11 +143,20 @@ std::optional<CompletionEntry> RawHost::Answer() {
     std::memcpy(&header, bytes.data(), sizeof(header));
     std::vector<uint8_t> rest;
     if (!Receive(header.pdu_bytes - sizeof(header), rest)) return std::nullopt;
+    if (header.type == PduType::kC2hData)
+      data_.insert(data_.end(), rest.begin() + (sizeof(nvme::tcp::C2hData) - sizeof(header)), rest.end());
     if (header.type != PduType::kCapsuleResp) continue;
     CompletionEntry entry;
     std::memcpy(&entry, rest.data(), sizeof(entry));
     return entry;
   }
+}
+
+bool RawHost::IsQuiet() const {
+  constexpr int kTurns = 200;
+  for (int turn = 0; turn < kTurns; ++turn) rig_.Turn();
+  uint8_t byte = 0;
+  return recv(fd_.get(), &byte, sizeof(byte), MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN;
 }
 
 uint16_t RawHost::AskedTag() {
@@ -90,21 +168,33 @@ uint16_t RawHost::AskedTag() {
   return asked.ttag;
 }
 
-uint16_t RawHost::BecomeAdmin(uint32_t kato_ms) {
-  const auto data =
-      nvme::fabrics::ConnectDataOf(TargetRig::Host(), TargetRig::kNqn, nvme::fabrics::kAnyController);
+std::optional<CompletionEntry> RawHost::Connect(const nvme::fabrics::HostIdentity& host, uint32_t kato_ms) {
+  const auto data = nvme::fabrics::ConnectDataOf(host, TargetRig::kNqn, nvme::fabrics::kAnyController);
   const auto* const at = reinterpret_cast<const uint8_t*>(&data);
-  const auto answer = Do(nvme::fabrics::EntryOf(nvme::fabrics::Connect(
-                             {.queue_id = 0, .entries = 32, .kato_ms = kato_ms, .flow_control = true})),
-                         {at, at + sizeof(data)});
+  return Do(nvme::fabrics::EntryOf(nvme::fabrics::Connect(
+                {.queue_id = 0, .entries = 32, .kato_ms = kato_ms, .flow_control = true})),
+            {at, at + sizeof(data)});
+}
+
+uint64_t RawHost::ConnectAdmin(uint32_t kato_ms) {
+  const auto answer = Connect(TargetRig::Host(), kato_ms);
   CLEAT_CHECK(answer && answer->status().ok());
+  return answer->result;
+}
+
+uint16_t RawHost::BecomeAdmin(uint32_t kato_ms) {
+  const auto controller = static_cast<uint16_t>(ConnectAdmin(kato_ms));
+  Enable();
+  return controller;
+}
+
+void RawHost::Enable() {
   constexpr uint32_t kEnabled = 4U << 20 | 6U << 16 | 1;
   const auto enabled = Do(
       nvme::fabrics::EntryOf(nvme::fabrics::PropertySet(nvme::fabrics::Property::kConfiguration, kEnabled)));
   CLEAT_CHECK(enabled && enabled->status().ok());
   const auto queues = Do(nvme::fabrics::EntryOf(nvme::SetFeature(nvme::Feature::kQueues, 7U << 16 | 7)));
   CLEAT_CHECK(queues && queues->status().ok());
-  return static_cast<uint16_t>(answer->result);
 }
 
 void RawHost::SendConnect(uint16_t queue_id, uint16_t controller_id) {

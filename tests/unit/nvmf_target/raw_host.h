@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host of the tests' own, byte by byte: one connection, which sends what it is told to and shows what comes. For what no host that keeps the
-// rules does.
+// A host of the tests' own, byte by byte: one connection, in plain TCP or by OpenSSL's TLS, which sends what it is told to and shows what
+// comes. For what no host that keeps the rules does.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "nvme/fabrics/commands.h"
 #include "nvme/tcp/pdu.h"
+#include "nvme/tls/psk.h"
+#include "tests/unit/nvme/tls/server.h"
 #include "tests/unit/nvmf_target/target_rig.h"
 
 namespace cleat::test {
@@ -18,6 +23,9 @@ class RawHost {
  public:
   // Connected, with ICReq and ICResp exchanged.
   explicit RawHost(TargetRig& rig);
+  // By TLS with that key. Where the target does not take it there is an end, and nothing else comes.
+  RawHost(TargetRig& rig, nvme::tls::ConnectionKey key);
+  RawHost(RawHost&&) = default;
 
   // Sends a capsule with what it brings along, and waits for nothing.
   void Send(nvme::fabrics::SubmissionEntry entry, const std::vector<uint8_t>& data = {});
@@ -28,8 +36,18 @@ class RawHost {
     Send(entry, data);
     return Answer();
   }
+  // Nothing has come, and nothing comes in some turns of the other side.
+  bool IsQuiet() const;
+  // What the target has sent as data before the last answer.
+  const std::vector<uint8_t>& data() const { return data_; }
+  // Connect of an admin queue alone; returns the result.
+  uint64_t ConnectAdmin(uint32_t kato_ms = 5000);
   // Connect of an admin queue, and what enables the controller; returns its identifier.
   uint16_t BecomeAdmin(uint32_t kato_ms = 5000);
+  void Enable();
+  // Connect of an admin queue alone. `host`: who it says that it is.
+  std::optional<nvme::fabrics::CompletionEntry> Connect(const nvme::fabrics::HostIdentity& host,
+                                                        uint32_t kato_ms = 5000);
   // Sends Connect of an I/O queue.
   void SendConnect(uint16_t queue_id, uint16_t controller_id);
   // Of the command that was sent last.
@@ -42,15 +60,46 @@ class RawHost {
     SendBytes(data.data(), data.size());
   }
   void Close() { fd_.Reset(); }
+  bool established() const { return established_; }
+  // OpenSSL's end of the TLS, and what it has to say is sent.
+  TlsClient& tls() { return *tls_; }
+  void SendRecords();
+  // As they are, whatever the connection is.
+  void SendWire(const void* data, size_t bytes) const;
+  // Waits for the end of the connection; false: the peer has not said it by TLS' own word.
+  bool WaitForGoodbye();
 
  private:
+  void ShakeHands();
   // Waits until so many bytes are there; false: the end came before.
   bool Receive(size_t bytes, std::vector<uint8_t>& out);
-  void SendBytes(const void* data, size_t bytes) const;
+  void SendBytes(const void* data, size_t bytes);
+  // What has come into the buffer by now, as the wire has it or out of records. 0: nothing, < 0: the end.
+  ssize_t ReceiveSome(uint8_t* to, size_t bytes);
 
   TargetRig& rig_;
   UniqueFd fd_;
+  std::vector<uint8_t> data_;
+  std::unique_ptr<TlsClient> tls_;  // nullptr: plain TCP
+  bool established_ = false;
+  std::vector<uint8_t> opened_;  // of records, and not taken yet
   uint16_t cid_ = 0;
+};
+
+// An association with one I/O queue.
+struct Association {
+  explicit Association(TargetRig& rig, uint32_t kato_ms = 5000)
+      : Association(RawHost(rig), RawHost(rig), kato_ms) {}
+  Association(RawHost of_admin, RawHost of_queue, uint32_t kato_ms = 5000)
+      : admin(std::move(of_admin)), queue(std::move(of_queue)) {
+    controller = admin.BecomeAdmin(kato_ms);
+    queue.SendConnect(1, controller);
+    const auto answer = queue.Answer();
+    CLEAT_CHECK(answer && answer->status().ok());
+  }
+  RawHost admin;
+  RawHost queue;
+  uint16_t controller = 0;
 };
 
 // Reads or writes blocks of 512 bytes, with the data in the capsule or by the transport.

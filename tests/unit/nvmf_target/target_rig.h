@@ -122,7 +122,7 @@ class TargetRig {
     parts.name = "controllers/e";
     parts.config.nqn = kNqn;
     parts.config.serial = "S1";
-    parts.config.hosts = {HostNqn()};
+    parts.config.hosts = {nvme::target::HostAccess::Named(HostNqn())};
     for (uint32_t i = 0; i < listeners; ++i)
       parts.config.addresses.push_back(nvme::fabrics::ParseTransportAddress(FreeAddress()).value());
     addresses = parts.config.addresses;
@@ -134,7 +134,7 @@ class TargetRig {
   }
   ~TargetRig() {
     if (disk != nullptr) CloseHost();
-    if (storage->holds) storage->LetGo();
+    storage->LetGo();
     Await<bool>([](TargetRig& rig) -> Task<bool> {
       (void)co_await rig.service->Withdraw(kNqn);
       co_await rig.service->RemoveNamespace(kNqn, 1);
@@ -177,6 +177,10 @@ class TargetRig {
     control->PostCall([this, make = std::move(make), &done] { Spawn(Note(make(*this), done)); });
   }
 
+  Status SetHosts(std::vector<nvme::target::HostAccess> hosts) {
+    return Await<Status>(
+        [&hosts](TargetRig& r) -> Task<Status> { co_return r.service->SetHosts(kNqn, std::move(hosts)); });
+  }
   Status AddNamespace(uint32_t nsid) {
     return Await<Status>([nsid](TargetRig& rig) -> Task<Status> {
       nvmf_target::NamespaceParts parts;
@@ -203,10 +207,13 @@ class TargetRig {
     subsystem->host = Host();
     subsystem->header_digest = header_digest;
     subsystem->data_digest = data_digest;
+    subsystem->chap = host_chap;
+    subsystem->psk = psk;
     return Await<Result<std::unique_ptr<block::Device>>>(
         [this, subsystem](TargetRig&) -> Task<Result<std::unique_ptr<block::Device>>> {
           modules::NvmfOptions options(block::DiskShape("disks/n", kBytes, 512, 4096), subsystem, kUuid,
                                        block::AccessMode::kReadWrite);
+          options.arithmetic = &host_logins;
           options.events.broken = [this](const Error& why) { broken.push_back(why.message); };
           options.events.resized = [this](uint64_t size_bytes) { resized.push_back(size_bytes); };
           co_return co_await modules::OpenNvmf(std::move(options));
@@ -241,7 +248,10 @@ class TargetRig {
   Storage* storage = nullptr;  // the backing pipeline's
   std::unique_ptr<block::Pipeline> backing;
   std::array<std::unique_ptr<block::PipelineChannel>, 2> channels;
-  modules::NvmfDevice* device = nullptr;  // the host's
+  nvmf::LoginLine host_logins{1};
+  std::shared_ptr<const nvme::auth::ChapSecrets> host_chap;  // nullptr: it has none
+  std::shared_ptr<const nvme::tls::Psk> psk;                 // the host's
+  modules::NvmfDevice* device = nullptr;                     // likewise
   std::unique_ptr<block::Pipeline> host;
   std::unique_ptr<TestDisk> disk;
   std::vector<std::string> broken;

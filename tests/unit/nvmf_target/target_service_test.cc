@@ -92,20 +92,32 @@ TEST(TargetServiceTest, AHostHearsOfANamespaceThatHasGrown) {
   EXPECT_EQ(rig.resized.front(), larger);
 }
 
+// A host that has one address of a network of IPv6's has all of them.
+TEST(TargetServiceTest, LimitsOfOnePeerCountAddressesWithoutPortsAndNetworksOfIpv6) {
+  const auto peer_of = [](const char* address) {
+    return PeerOf(nvme::fabrics::ParseTransportAddress(address).value());
+  };
+  EXPECT_EQ(peer_of("10.0.0.7:1"), peer_of("10.0.0.7:2"));
+  EXPECT_NE(peer_of("10.0.0.7:1"), peer_of("10.0.0.8:1"));
+  EXPECT_EQ(peer_of("[fd00::1]:1"), peer_of("[fd00::ffff:0:0:9]:2"));
+  EXPECT_NE(peer_of("[fd00::1]:1"), peer_of("[fd00:0:0:1::1]:1"));
+}
+
 TEST(TargetServiceTest, AHostThatIsNotLetInIsRefusedAndOneThatIsNoLongerLetInLosesItsConnections) {
   TargetRig rig;
   ASSERT_NO_FATAL_FAILURE(rig.OpenHost());
-  const auto set_hosts = [&rig](std::vector<std::string> hosts) {
+  const auto set_hosts = [&rig](std::string_view nqn) {
+    const std::vector<nvme::target::HostAccess> hosts = {nvme::target::HostAccess::Named(nqn)};
     return rig.Await<Status>(
         [hosts](TargetRig& r) -> Task<Status> { co_return r.service->SetHosts(TargetRig::kNqn, hosts); });
   };
-  ASSERT_TRUE(set_hosts({"nqn.2024-01.com.example:another"}).ok());
+  ASSERT_TRUE(set_hosts("nqn.2024-01.com.example:another").ok());
   rig.Until([&] { return !rig.broken.empty() && rig.service->StatusOf(TargetRig::kNqn).controllers == 0; });
   rig.CloseHost();
   const auto refused = rig.TryOpen();
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kPermissionDenied) << refused.error().message;
-  ASSERT_TRUE(set_hosts({TargetRig::HostNqn()}).ok());
+  ASSERT_TRUE(set_hosts(TargetRig::HostNqn()).ok());
   ASSERT_NO_FATAL_FAILURE(rig.OpenHost());
 }
 
