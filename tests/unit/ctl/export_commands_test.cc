@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -198,6 +200,104 @@ TEST_F(ExportCommands, DeleteAnExportAndNothingElse) {
   EXPECT_EQ(Ctl({"export", "delete", "vm"}).code, kUsage);
   EXPECT_THAT(deleted_, ElementsAre("controllers/db")) << "a guest's disk stays";
   EXPECT_EQ(Ctl({"export", "delete", "gone"}).code, kOk) << "gone is what was asked for";
+}
+
+// ---- Hosts one by one
+
+class ExportHostCommands : public ExportCommands {
+ protected:
+  // kHostOne has secrets, as answers show them.
+  ExportHostCommands() {
+    v1::ExportHost& host = *db_.mutable_spec()->mutable_exported()->mutable_hosts(0);
+    host.mutable_dhchap_secret()->mutable_wrapped_key()->set_key_encryption_key("0123456789abcdef");
+    host.mutable_tls_psk()->mutable_wrapped_key()->set_key_encryption_key("0123456789abcdef");
+  }
+  std::string WriteFile(const std::string& name, const std::string& text) {
+    const std::string path = folder_ + "/" + name;
+    std::ofstream(path) << text;
+    std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+    return path;
+  }
+  const v1::ExportHost& Host(int number) { return update_.controller().spec().exported().hosts(number); }
+};
+
+TEST_F(ExportHostCommands, AHostIsLetInBesideTheOthersWithItsSecretsFromFiles) {
+  const std::string file = WriteFile("psk", "NVMeTLSkey-1:01:abc:\n");
+  const Outcome added =
+      Ctl({"export", "host", "add", "db", "nqn.2014-08.org.example:host3", "--tls-psk-file", file.c_str()});
+  ASSERT_EQ(added.code, kOk) << added.err;
+  EXPECT_EQ(update_.controller().etag(), "7") << "a change of somebody else's is not lost";
+  EXPECT_THAT(update_.update_mask().paths(), ElementsAre("spec.exported.hosts"));
+  ASSERT_EQ(update_.controller().spec().exported().hosts_size(), 3);
+  EXPECT_EQ(Host(2).nqn(), "nqn.2014-08.org.example:host3");
+  EXPECT_EQ(Host(2).tls_psk().plain_key(), "NVMeTLSkey-1:01:abc:");
+  EXPECT_FALSE(Host(2).has_dhchap_secret());
+  EXPECT_TRUE(Host(0).tls_psk().has_wrapped_key()) << "that it is there is said: it stays";
+  EXPECT_THAT(added.out + added.err, Not(HasSubstr("abc")));
+
+  const Outcome again = Ctl({"export", "host", "add", "db", kHostOne});
+  EXPECT_EQ(again.code, kFailed);
+  EXPECT_THAT(again.err, HasSubstr("lets in " + std::string(kHostOne) + " already"));
+}
+
+TEST_F(ExportHostCommands, AnUpdateChangesWhatItSays) {
+  const std::string file = WriteFile("chap", "DHHC-1:00:abc:");
+  ASSERT_EQ(
+      Ctl({"export", "host", "update", "db", kHostOne, "--dhchap-secret-file", file.c_str(), "--no-tls-psk"})
+          .code,
+      kOk);
+  EXPECT_EQ(Host(0).dhchap_secret().plain_key(), "DHHC-1:00:abc:");
+  EXPECT_TRUE(Host(0).has_tls_psk());
+  EXPECT_EQ(Host(0).tls_psk().key_case(), v1::Secret::KEY_NOT_SET) << "there and empty: removed";
+  EXPECT_FALSE(Host(0).has_dhchap_ctrl_secret());
+  EXPECT_EQ(Ctl({"export", "host", "update", "db", kHostOne}).code, kUsage);
+  const Outcome unknown =
+      Ctl({"export", "host", "update", "db", "nqn.2014-08.org.example:x", "--no-tls-psk"});
+  EXPECT_EQ(unknown.code, kFailed);
+  EXPECT_THAT(unknown.err, HasSubstr("does not let in nqn.2014-08.org.example:x"));
+}
+
+TEST_F(ExportHostCommands, OneIsRemovedAndTheOthersStay) {
+  ASSERT_EQ(Ctl({"export", "host", "remove", "db", kHostTwo}).code, kOk);
+  EXPECT_THAT(HostsOf(update_.controller().spec().exported()), ElementsAre(kHostOne));
+  EXPECT_TRUE(Host(0).dhchap_secret().has_wrapped_key());
+}
+
+TEST_F(ExportHostCommands, AChangeOfSomebodyElsesIsReadAndTheCommandRepeated) {
+  int refusals = 2;
+  cleatd_.update_controller = [&](const v1::UpdateControllerRequest& request, v1::Controller& controller) {
+    update_ = request;
+    controller = db_;
+    return refusals-- > 0 ? Refusal(grpc::StatusCode::ABORTED, "ETAG_MISMATCH", "changed") : grpc::Status::OK;
+  };
+  EXPECT_EQ(Ctl({"export", "host", "remove", "db", kHostTwo}).code, kOk);
+  refusals = 1;
+  EXPECT_NE(Ctl({"export", "host", "remove", "db", kHostTwo, "--etag", "6"}).code, kOk)
+      << "the caller says which state is meant";
+  EXPECT_EQ(update_.controller().etag(), "6");
+}
+
+TEST_F(ExportHostCommands, TheListSaysWhichSecretsThereAre) {
+  const Outcome list = Ctl({"export", "host", "list", "db"});
+  ASSERT_EQ(list.code, kOk);
+  EXPECT_THAT(list.out, HasSubstr("DHCHAP CTRL SECRET"));
+  EXPECT_THAT(list.out, HasSubstr("kept under 0123456789abcdef"));
+  EXPECT_THAT(list.out, HasSubstr(kHostTwo));
+  EXPECT_EQ(Ctl({"export", "host", "list", "vm"}).code, kUsage) << "it is no export";
+}
+
+TEST_F(ExportHostCommands, SecretsAreDestroyedOnlyWhereThatIsMeant) {
+  std::vector<bool> spared;
+  cleatd_.delete_controller = [&](const v1::DeleteControllerRequest& request, v1::DeleteControllerResponse&) {
+    spared.push_back(request.spare_key());
+    return request.spare_key() ? Refusal(grpc::StatusCode::FAILED_PRECONDITION, "KEY_NOT_KEPT", "has secrets")
+                               : grpc::Status::OK;
+  };
+  const Outcome asked = Ctl({"export", "delete", "db"});
+  EXPECT_NE(asked.code, kOk);
+  EXPECT_THAT(asked.err, HasSubstr("--yes"));
+  EXPECT_EQ(Ctl({"export", "delete", "db", "--yes"}).code, kOk);
+  EXPECT_THAT(spared, ElementsAre(true, false));
 }
 
 }  // namespace

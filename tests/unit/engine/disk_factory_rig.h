@@ -164,7 +164,7 @@ class DiskFactoryRig : public testing::Test {
   ClusterStore clusters_;
   PathGuard paths_;
   CephDisks ceph_{{*reactor_, clusters_, keyring_, blocking_, paths_}, "engine-0", {}};
-  modules::LoginLine logins_{0};
+  nvmf::LoginLine logins_{0};
   ModuleDiskFactory disks_{memories_, uring_, crypto_, keyring_, blocking_, logins_, ceph_, paths_};
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/protocol/codec.h"
+#include "keys/key_encryption_key.h"
 
 namespace cleat::engine::export_codec_test {
 namespace {
@@ -28,6 +29,40 @@ std::string HostNqn(size_t number) {
   return "nqn.2014-08.org.example:host" + std::to_string(number);
 }
 
+// The longest text of a secret has 103 characters, which become a multiple of 8 and 8 more (RFC 5649, 3 and 4).
+constexpr size_t kWrappedBytesMax = 112;
+
+// A host with secrets, as cleatd would say it.
+struct SecuredHost {
+  explicit SecuredHost(std::string of) : nqn(std::move(of)) {
+    for (auto* secret : {&chap, &ctrl, &psk}) {
+      cleat__engine__v1__wrapped_secret__init(secret);
+      secret->key_encryption_key = kek.data();
+      secret->has_data = 1;
+      secret->data = {.len = data.size(), .data = data.data()};
+    }
+  }
+  SecuredHost(const SecuredHost&) = delete;
+  SecuredHost& operator=(const SecuredHost&) = delete;
+  Cleat__Engine__V1__ExportHost* Message() {
+    cleat__engine__v1__export_host__init(&message);
+    message.nqn = nqn.data();
+    if (has_chap) message.dhchap_secret = &chap;
+    if (has_ctrl) message.dhchap_ctrl_secret = &ctrl;
+    if (has_psk) message.tls_psk = &psk;
+    return &message;
+  }
+
+  std::string nqn;
+  std::string kek = std::string(keys::kKekIdDigits, 'a');
+  std::vector<uint8_t> data = std::vector<uint8_t>(kWrappedBytesMax, 7);
+  Cleat__Engine__V1__WrappedSecret chap, ctrl, psk;
+  bool has_chap = true;
+  bool has_ctrl = true;
+  bool has_psk = true;
+  Cleat__Engine__V1__ExportHost message;
+};
+
 // A PutController as cleatd would send it, for tests to spoil.
 struct Request {
   Result<Incoming> Decoded() {
@@ -42,6 +77,10 @@ struct Request {
     for (std::string& host : hosts) host_texts.push_back(host.data());
     exported.n_hosts = host_texts.size();
     exported.hosts = host_texts.data();
+    std::vector<Cleat__Engine__V1__ExportHost*> secured_hosts;
+    for (const auto& host : secured) secured_hosts.push_back(host->Message());
+    exported.n_secured_hosts = secured_hosts.size();
+    exported.secured_hosts = secured_hosts.data();
     exported.has_hosts_revision = 1;
     exported.hosts_revision = 12;
     if (has_export) controller.exported = &exported;
@@ -56,7 +95,11 @@ struct Request {
     envelope.put_controller = &put;
     std::vector<uint8_t> bytes(cleat__engine__v1__envelope__get_packed_size(&envelope));
     cleat__engine__v1__envelope__pack(&envelope, bytes.data());
+    size_bytes = bytes.size();
     return Decode(bytes);
+  }
+  SecuredHost& AddSecured(std::string host) {
+    return *secured.emplace_back(std::make_unique<SecuredHost>(std::move(host)));
   }
   ControllerSpec Spec() {
     auto decoded = Decoded();
@@ -69,6 +112,8 @@ struct Request {
   std::string serial = "0123456789abcdef0123";
   std::vector<std::string> addresses = {"10.0.0.1:4420", "[::]:4421"};
   std::vector<std::string> hosts = {HostNqn(1), HostNqn(2)};
+  std::vector<std::unique_ptr<SecuredHost>> secured;
+  size_t size_bytes = 0;  // of the message
   bool has_export = true;
   Cleat__Engine__V1__Controller controller = [] {
     Cleat__Engine__V1__Controller init = CLEAT__ENGINE__V1__CONTROLLER__INIT;
@@ -89,7 +134,11 @@ TEST(ExportCodec, AnExportComesThroughWhole) {
   ASSERT_EQ(spec.exported->addresses.size(), 2U);
   EXPECT_EQ(nvme::fabrics::TextOfAddress(spec.exported->addresses[0]), "10.0.0.1:4420");
   EXPECT_EQ(nvme::fabrics::TextOfAddress(spec.exported->addresses[1]), "[::]:4421");
-  EXPECT_EQ(spec.exported->hosts, sent.hosts);
+  ASSERT_EQ(spec.exported->hosts.size(), 2U);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(spec.exported->hosts[i].nqn, sent.hosts[i]);
+    EXPECT_FALSE(spec.exported->hosts[i].secrets.any());
+  }
   EXPECT_EQ(spec.exported->hosts_revision, 12U);
 
   Request nobody;
@@ -97,9 +146,33 @@ TEST(ExportCodec, AnExportComesThroughWhole) {
   EXPECT_TRUE(nobody.Spec().exported->hosts.empty());
 }
 
+TEST(ExportCodec, SecretsComeThroughWhole) {
+  Request request;
+  request.AddSecured(HostNqn(3));
+  SecuredHost& half = request.AddSecured(HostNqn(4));
+  half.has_chap = half.has_ctrl = false;
+  const ControllerSpec spec = request.Spec();
+  ASSERT_TRUE(spec.exported.has_value());
+  ASSERT_EQ(spec.exported->hosts.size(), 4U);
+  EXPECT_FALSE(spec.exported->hosts[1].secrets.any());
+  const ExportHost& all = spec.exported->hosts[2];
+  EXPECT_EQ(all.nqn, HostNqn(3));
+  for (const WrappedSecret& secret :
+       {all.secrets.dhchap_secret, all.secrets.dhchap_ctrl_secret, all.secrets.tls_psk}) {
+    EXPECT_EQ(secret.key_encryption_key, half.kek);
+    EXPECT_EQ(secret.data, half.data);
+  }
+  EXPECT_EQ(spec.exported->hosts[3].nqn, HostNqn(4));
+  EXPECT_TRUE(spec.exported->hosts[3].secrets.tls_psk.there());
+  EXPECT_FALSE(spec.exported->hosts[3].secrets.dhchap_secret.there());
+  EXPECT_FALSE(spec.exported->hosts[3].secrets.dhchap_ctrl_secret.there());
+}
+
 TEST(ExportCodec, AReportHasAllButTheHosts) {
   ControllerReport report;
-  report.spec = Request().Spec();
+  Request secured;
+  secured.AddSecured(HostNqn(3));
+  report.spec = secured.Spec();
   report.state = ControllerState::kReady;
   const EnvelopePtr told = Read(EncodeController(report));
   const auto& controller = *told->status_event->controller->controller;
@@ -112,6 +185,7 @@ TEST(ExportCodec, AReportHasAllButTheHosts) {
   ASSERT_EQ(controller.exported->n_addresses, 2U);
   EXPECT_STREQ(controller.exported->addresses[1], "[::]:4421");
   EXPECT_EQ(controller.exported->n_hosts, 0U);
+  EXPECT_EQ(controller.exported->n_secured_hosts, 0U);
   EXPECT_EQ(controller.exported->hosts_revision, 12U);
 }
 
@@ -150,6 +224,26 @@ TEST(ExportCodec, TheMostThatIsTaken) {
   EXPECT_EQ(spec.exported->hosts.size(), kExportHostsMax);
 }
 
+// With the longest of everything it is one message.
+TEST(ExportCodec, TheMostThatIsTakenWithSecrets) {
+  const auto nqn_of = [](size_t number) {
+    const std::string name = HostNqn(number) + ":";
+    return name + std::string(nvme::fabrics::kNqnBytesMax - name.size(), 'x');
+  };
+  Request request;
+  request.nqn = nqn_of(100);
+  request.addresses.clear();
+  for (size_t i = 0; i < kExportAddressesMax; ++i)
+    request.addresses.push_back("[fd00:1111:2222:3333:4444:5555:6666:7777]:" + std::to_string(10'000 + i));
+  request.hosts.clear();
+  for (size_t i = 0; i < kExportHostsMax; ++i) request.AddSecured(nqn_of(i));
+  const ControllerSpec spec = request.Spec();
+  ASSERT_TRUE(spec.exported.has_value());
+  EXPECT_EQ(spec.exported->hosts.size(), kExportHostsMax);
+  constexpr size_t kRoomForTheRest = 2048;  // the controller's own names, the caller's
+  EXPECT_LE(request.size_bytes + kRoomForTheRest, kMessageBytesMax);
+}
+
 TEST(ExportCodec, WhatIsWrongIsRefusedByName) {
   struct Case {
     std::string message;
@@ -176,6 +270,22 @@ TEST(ExportCodec, WhatIsWrongIsRefusedByName) {
        [](Request& r) {
          for (size_t i = 3; i <= kExportHostsMax + 1; ++i) r.hosts.push_back(HostNqn(i));
        }},
+      {"exported.hosts has 65",
+       [](Request& r) {
+         for (size_t i = 3; i <= kExportHostsMax + 1; ++i) r.AddSecured(HostNqn(i));
+       }},
+      {"host1 twice", [](Request& r) { r.AddSecured(HostNqn(1)); }},
+      {"exported.hosts", [](Request& r) { r.AddSecured("me"); }},
+      {"host3 is among those with secrets, and has none",
+       [](Request& r) {
+         SecuredHost& host = r.AddSecured(HostNqn(3));
+         host.has_chap = host.has_ctrl = host.has_psk = false;
+       }},
+      {"host3.dhchap_ctrl_secret is there without dhchap_secret",
+       [](Request& r) { r.AddSecured(HostNqn(3)).has_chap = false; }},
+      {"host3.tls_psk has a length", [](Request& r) { r.AddSecured(HostNqn(3)).psk.data.len = 8; }},
+      {"host3.dhchap_secret has a length",
+       [](Request& r) { r.AddSecured(HostNqn(3)).chap.key_encryption_key = nullptr; }},
       {"socket_path", [](Request& r) { r.controller.socket_path = r.name.data(); }},
       {"memory_pinned", [](Request& r) { r.controller.has_memory_pinned = r.controller.memory_pinned = 1; }},
       {"only a controller of the type nvmf",
