@@ -45,12 +45,17 @@ class ExportTest : public testing::Test {
     subsystem.set_nqn("nqn.2024-01.com.example:export");
     for (const std::string& address : addresses_) subsystem.add_addresses(address);
     subsystem.set_keep_alive_ms(2000);
+    Secure(subsystem);
     const auto known = host_.api().CreateSubsystem("s", subsystem);
     ASSERT_OK(known.status);
     host_nqn_ = known.value.spec().host_nqn();
     ASSERT_NO_FATAL_FAILURE(Export());
     ASSERT_NO_FATAL_FAILURE(UseIt());
   }
+
+  // What the host has to prove, and the subsystem; nothing.
+  virtual void Secure(v1::SubsystemSpec& /*subsystem*/) {}
+  virtual void Secure(v1::ExportHost& /*host*/) {}
 
   void Export() {
     ASSERT_OK(host_.api().CreateDisk("inner", MemoryDisk(kDiskBytes)).status);
@@ -59,7 +64,9 @@ class ExportTest : public testing::Test {
     spec.set_engine(std::string("engines/") + kExporter);
     spec.mutable_exported()->set_nqn("nqn.2024-01.com.example:export");
     for (const std::string& address : addresses_) spec.mutable_exported()->add_addresses(address);
-    spec.mutable_exported()->add_hosts()->set_nqn(host_nqn_);
+    v1::ExportHost& host = *spec.mutable_exported()->add_hosts();
+    host.set_nqn(host_nqn_);
+    Secure(host);
     ASSERT_OK(host_.api().CreateController("e", spec).status);
     ASSERT_OK(host_.api().Attach("e", "inner").status);
     ASSERT_OK(host_.api().WaitReady("controllers/e/attachments/inner"));
@@ -105,7 +112,7 @@ class ExportTest : public testing::Test {
     EXPECT_OK(peer_->ShutDown());
   }
 
-  Host host_;
+  Host host_{HostOptions{.with_keys = true}};
   std::vector<std::string> addresses_;
   std::string host_nqn_;
   std::unique_ptr<Peer> peer_;
@@ -137,6 +144,61 @@ TEST_F(ExportTest, AHostThatIsTakenOutOfTheListLosesTheDiskAndHasItAgainWhenItIs
   ASSERT_TRUE(host_.WaitEngineLog("disks/a: path broken"));
   changed.mutable_spec()->mutable_exported()->add_hosts()->set_nqn(host_nqn_);
   ASSERT_OK(host_.api().UpdateController(changed, "spec.exported.hosts").status);
+  ASSERT_TRUE(load.WaitProgress(kRequests / 8));
+  EXPECT_OK(load.Stop());
+  EXPECT_OK(load.Verify());
+}
+
+// ---- With secrets
+
+constexpr char kHostSecret[] = "DHHC-1:01:QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl9YjiZe:";
+constexpr char kExportSecret[] = "DHHC-1:00:YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8x9qY5:";
+constexpr char kTlsPsk[] = "NVMeTLSkey-1:01:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
+
+// Both sides prove themselves, and every connection is TLS.
+class SecuredExportTest : public ExportTest {
+ protected:
+  void Secure(v1::SubsystemSpec& subsystem) override { SetSecrets(subsystem); }
+  void Secure(v1::ExportHost& host) override { SetSecrets(host); }
+
+  template <typename Message>
+  static void SetSecrets(Message& message) {
+    message.mutable_dhchap_secret()->set_plain_key(kHostSecret);
+    message.mutable_dhchap_ctrl_secret()->set_plain_key(kExportSecret);
+    message.mutable_tls_psk()->set_plain_key(kTlsPsk);
+  }
+  // The host has to prove that it has that one.
+  void ChangeHostSecret(const char* secret) {
+    v1::Controller changed;
+    changed.set_name("controllers/e");
+    v1::ExportHost& host = *changed.mutable_spec()->mutable_exported()->add_hosts();
+    host.set_nqn(host_nqn_);
+    host.mutable_dhchap_secret()->set_plain_key(secret);
+    ASSERT_OK(host_.api().UpdateController(changed, "spec.exported.hosts").status);
+  }
+};
+
+TEST_F(SecuredExportTest, AHostWithTheSecretsHasTheDiskAlsoWhenItsEngineIsKilledAndUpgraded) {
+  IoLoad load(peer_->driver(), blocks_, {.seed = 7});
+  load.Start();
+  ASSERT_TRUE(load.WaitProgress(kRequests / 8));
+  host_.engine(kExporter).Kill();
+  host_.StartEngine(kExporter);
+  ASSERT_TRUE(load.WaitProgress(kRequests / 8));
+  host_.AddEngine("next");
+  ASSERT_NO_FATAL_FAILURE(Upgrade("next"));
+  ASSERT_TRUE(load.WaitProgress(kRequests / 8));
+  EXPECT_OK(load.Stop());
+  EXPECT_OK(load.Verify());
+}
+
+TEST_F(SecuredExportTest, AHostWhoseSecretIsAnotherOneLosesTheDiskAndHasItAgainWithTheOldOne) {
+  IoLoad load(peer_->driver(), blocks_, {.seed = 8});
+  load.Start();
+  ASSERT_TRUE(load.WaitProgress(kRequests / 8));
+  ASSERT_NO_FATAL_FAILURE(ChangeHostSecret(kExportSecret));
+  ASSERT_TRUE(host_.WaitEngineLog("disks/a: path broken"));
+  ASSERT_NO_FATAL_FAILURE(ChangeHostSecret(kHostSecret));
   ASSERT_TRUE(load.WaitProgress(kRequests / 8));
   EXPECT_OK(load.Stop());
   EXPECT_OK(load.Verify());
