@@ -4,7 +4,8 @@
 // and an end is heard once.
 //
 // An input: a byte of options (bits 0 and 1: an ICReq that fits and asks for header and data digests is put in front where bit 2 is set; bit
-// 3: digests are made right of the header of what comes at the beginning of a piece; bit 4: a Connect that is right is put behind the ICReq),
+// 3: digests are made right of the header of what comes at the beginning of a piece; bit 4: a Connect that is right is put behind the ICReq; bit 5:
+// the host has to prove who it is, which no input can),
 // then pieces: a byte that says what comes first (0-3 sends a part of what is queued, 4 all of it, 5 answers what runs, 6 lets what waits go
 // on, 7 nothing), a byte for how it is cut, and a piece with its length.
 #include <sys/uio.h>
@@ -14,10 +15,13 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "block/memory.h"
+#include "nvme/auth/controller/controller_authentication.h"
 #include "nvme/target/target.h"
 #include "nvme/tcp/crc32c.h"
 #include "nvme/tcp_target/target_connection.h"
@@ -50,13 +54,14 @@ struct Command : TargetCommand {
 
 class FuzzTarget final : private TargetConnectionOwner, private target::ControllerOwner {
  public:
-  FuzzTarget() : target_(target::TargetLimits{}, "1.0") {
+  explicit FuzzTarget(bool asks) : target_(target::TargetLimits{}, "1.0") {
     for (uint32_t i = 0; i < kCommands; ++i) commands_[i].tag = static_cast<uint16_t>(i);
     target::SubsystemConfig config;
     config.nqn = kNqn;
     config.serial = "1";
     config.addresses.resize(1);
-    config.hosts = {kHostNqn};
+    config.hosts = {target::HostAccess::Named(kHostNqn)};
+    if (asks) config.hosts[0].chap = Secrets();
     CLEAT_CHECK(target_.Add(config).ok());
     target::NamespaceShape shape;
     shape.blocks = 1000;
@@ -114,6 +119,41 @@ class FuzzTarget final : private TargetConnectionOwner, private target::Controll
   }
 
  private:
+  static std::shared_ptr<const auth::ChapSecrets> Secrets() {
+    const auto parse = [] {
+      return std::move(
+                 auth::ChapSecret::Parse("DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:", "it"))
+          .value();
+    };
+    return std::make_shared<const auth::ChapSecrets>(
+        auth::ChapSecrets{.host = parse(), .controller = parse()});
+  }
+  // Authentication Send and Receive of a host that is to prove who it is. nullopt: it is another command.
+  std::optional<target::Answer> LogIn(const Command& command) {
+    const auto type = static_cast<fabrics::FabricsType>(command.entry.nsid & 0xff);
+    if (login_ == nullptr || command.entry.opcode != static_cast<uint8_t>(AdminOpcode::kFabrics) ||
+        (type != fabrics::FabricsType::kAuthenticationSend &&
+         type != fabrics::FabricsType::kAuthenticationReceive))
+      return std::nullopt;
+    target::Answer answer;
+    auth::Due due = auth::Due::kHost;
+    if (type == fabrics::FabricsType::kAuthenticationReceive) {
+      auth::ControllerAuthentication::Given given =
+          login_->Give(target::TransferOf(command.entry).to_host_bytes);
+      answer.data = std::move(given.message);
+      due = given.due;
+    } else {
+      due = login_->Take(command.bytes);
+      if (due == auth::Due::kCompute) {
+        login_->Compute();
+        due = login_->Continue();
+      }
+    }
+    // The secret is in no input.
+    CLEAT_CHECK(due != auth::Due::kProved && !login_->proved());
+    return answer;
+  }
+
   TargetCommand* Take(const fabrics::SubmissionEntry& /*entry*/, uint32_t in_capsule_bytes) override {
     for (Command& command : commands_) {
       if (command.in_use) continue;
@@ -161,13 +201,23 @@ class FuzzTarget final : private TargetConnectionOwner, private target::Controll
     if (connection_.ended()) {
       answer.status = 7;
     } else if (controller_ == nullptr) {
-      const auto connected = target_.Connect(command.entry, command.bytes, {}, *this, 1);
+      const auto connected = target_.Connect(command.entry, command.bytes, {}, nullptr, *this, 1);
       answer = connected.answer;
       controller_ = connected.controller;
+      if (connected.proof != nullptr) {
+        login_ = std::make_unique<auth::ControllerAuthentication>(auth::ControllerAuthenticationConfig{
+            .host_nqn = kHostNqn,
+            .subsystem_nqn = kNqn,
+            .secrets = connected.proof,
+            .random = [](std::span<uint8_t> bytes) { std::ranges::fill(bytes, uint8_t{0x5a}); }});
+      }
       if (controller_ != nullptr)
         connection_.BecomeQueue(connected.entries, connected.flow_control, kInCapsuleBytes);
+    } else if (auto logged_in = LogIn(command)) {
+      answer = std::move(*logged_in);
     } else {
       answer = controller_->Execute(command.entry, command.bytes, 1);
+      CLEAT_CHECK(login_ == nullptr || !answer.ok());
     }
     if (!command.in_use) return;  // the connection ended with it
     const uint32_t room = target::TransferOf(command.entry).to_host_bytes;
@@ -188,6 +238,7 @@ class FuzzTarget final : private TargetConnectionOwner, private target::Controll
   std::array<Command, kCommands> commands_;
   target::Target target_;
   target::TargetController* controller_ = nullptr;
+  std::unique_ptr<auth::ControllerAuthentication> login_;  // nullptr: the host is believed
   TargetConnection connection_{{.name = "fuzz"}, *this};
   uint32_t seen_ = 0;
   bool ended_ = false;
@@ -222,7 +273,7 @@ void PutConnect(FuzzTarget& target) {
 
 void Run(FuzzInput input) {
   const uint8_t options = input.Byte();
-  FuzzTarget target;
+  FuzzTarget target((options & 32) != 0);
   if ((options & 4) != 0) {
     IcReq request;
     request.header = {PduType::kIcReq, 0, sizeof(IcReq), 0, sizeof(IcReq)};

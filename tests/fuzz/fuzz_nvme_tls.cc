@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A target made of random bytes against a host's TLS session: in the place of the handshake's answer, in the place of records, and as the
-// content of records that are made with the right keys, which is where most rules are. Whatever comes: what is given as data is exactly the
+// A peer made of random bytes against a TLS session, a target against a host's and a host against a target's: in the place of the handshake, in
+// the place of records, and as the content of records that are made with the right keys, which is where most rules are. Whatever comes: what is given as data is exactly the
 // data of the records before the first error, an error is for good, and no buffer is left behind or grows.
 //
-// An input: a byte of options (bit 0: the handshake is made by an honest target first; bit 1: what is left of the input are bytes as they
-// are, otherwise contents of records with a length in front of each), a byte for how the bytes are cut, and the rest.
+// An input: a byte of options (bit 0: the handshake is made by an honest peer first; bit 1: what is left of the input are bytes as they
+// are, otherwise contents of records with a length in front of each; bit 2: the session is a target's), a byte for how the bytes are cut, and the rest.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -21,24 +21,36 @@ namespace cleat::nvme::tls {
 namespace {
 
 using test::Bytes;
+using test::TlsClient;
 using test::TlsKey;
+using test::TlsPeer;
 using test::TlsServer;
 
-class FuzzHost {
- public:
-  FuzzHost() : session_(Session::Make(TlsKey()).value()) { (void)session_->GoOn(); }
+Result<ConnectionKey> FindKey(std::string_view identity) {
+  ConnectionKey key = TlsKey();
+  if (key.identity == identity) return key;
+  return Error(ErrorCode::kPermissionDenied, "nobody is known by that name");
+}
 
-  void ShakeHands(TlsServer& server) {
+class FuzzEnd {
+ public:
+  explicit FuzzEnd(Role role)
+      : session_(role == Role::kHost ? Session::Make(TlsKey()).value()
+                                     : Session::MakeForTarget(FindKey).value()) {
+    (void)session_->GoOn();
+  }
+
+  void ShakeHands(TlsPeer& peer) {
     while (!session_->established()) {
-      server.Give(session_->output());
+      peer.Give(session_->output());
       session_->Sent(session_->output().size());
-      server.Handshake();
-      Receive(server.Take(), SIZE_MAX);
+      peer.Handshake();
+      Receive(peer.Take(), SIZE_MAX);
       CLEAT_CHECK(!failed_);
     }
-    server.Give(session_->output());
+    peer.Give(session_->output());
     session_->Sent(session_->output().size());
-    CLEAT_CHECK(server.Handshake());
+    CLEAT_CHECK(peer.Handshake());
   }
 
   void Receive(std::span<const uint8_t> bytes, size_t step) {
@@ -117,24 +129,32 @@ Bytes MakeRecords(FuzzInput& input, RecordCipher first, Bytes& data) {
   return records;
 }
 
-void Run(FuzzInput input) {
-  const uint8_t options = input.Byte();
+void Run(Role role, TlsPeer& peer, uint8_t options, FuzzInput input) {
   const size_t step = input.Byte() + size_t{1};
-  FuzzHost host;
+  FuzzEnd end(role);
   const bool shakes_hands = (options & 1) != 0;
-  TlsServer server(TlsKey(), {.tickets = 0});
-  if (shakes_hands) host.ShakeHands(server);
+  if (shakes_hands) end.ShakeHands(peer);
   if (!shakes_hands || (options & 2) != 0) {
-    host.Receive(input.Rest(), step);
-    CLEAT_CHECK(host.data().empty());
-    return host.Finish();
+    end.Receive(input.Rest(), step);
+    CLEAT_CHECK(end.data().empty());
+    return end.Finish();
   }
   Bytes data;
-  host.Receive(MakeRecords(input, server.Forge(), data), step);
-  CLEAT_CHECK(host.data().size() <= data.size());
-  CLEAT_CHECK(std::equal(host.data().begin(), host.data().end(), data.begin()));
-  CLEAT_CHECK(host.failed() || host.data().size() == data.size());
-  host.Finish();
+  end.Receive(MakeRecords(input, peer.Forge(), data), step);
+  CLEAT_CHECK(end.data().size() <= data.size());
+  CLEAT_CHECK(std::equal(end.data().begin(), end.data().end(), data.begin()));
+  CLEAT_CHECK(end.failed() || end.data().size() == data.size());
+  end.Finish();
+}
+
+void Run(FuzzInput input) {
+  const uint8_t options = input.Byte();
+  if ((options & 4) != 0) {
+    TlsClient client(TlsKey());
+    return Run(Role::kTarget, client, options, input);
+  }
+  TlsServer server(TlsKey(), {.tickets = 0});
+  Run(Role::kHost, server, options, input);
 }
 
 }  // namespace
