@@ -6,9 +6,10 @@ runs in a guest beside Cleat. `PEER_TLSHD`, the folder that has tlshd and keyctl
 import unittest
 
 from cleat_guest import BenchTest
+from cleat_guest.guest_tls import tls_programs
 from cleat_guest.kernel_target import KernelTarget
 from cleat_guest.nvmf_events import NvmfEvents, RemoteDisk
-from cleat_guest.nvmf_ways import CLEAR_WAYS, PLAIN, TLS_WAYS, KernelWays, Walk, tls_programs
+from cleat_guest.nvmf_ways import CLEAR_WAYS, PLAIN, TLS_WAYS, KernelWays, Walk
 
 NQN = "nqn.2026-11.example:kernel"
 UUID = "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e21"

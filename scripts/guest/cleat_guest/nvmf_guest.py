@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest with Linux' own NVMe/TCP host, and the disks that Cleat exports to it. Two network cards lead to this machine: two paths."""
 
+import base64
 import json
 import os
 import shlex
@@ -20,6 +21,7 @@ PATHS = 2
 # Below what the kernel gives to whoever connects (32768 and more), as such a port might connect to itself while nobody listens there.
 _PORTS = range(20000, 32000)
 _TOOLS = ("nvme", "fio")
+_ENTRY_BYTES, _TREQ, _SUBNQN, _SECTYPE = 1024, 3, slice(256, 512), 768  # of a discovery log, behind a header as large as an entry
 _MEMORY_MB = 768
 _CONTROLLERS = "for c in /sys/class/nvme/nvme*; do [ -e $c/subsysnqn ] && echo $(basename $c) $(cat $c/subsysnqn $c/state $c/address); done; true"
 
@@ -74,17 +76,34 @@ class NvmfGuest:
 
     def discover(self, as_other=False):
         """The ports at which a host is told that the subsystem is; `as_other`: one that is not let in."""
-        said = self.json(f"discover {self._target(0)} {f'-q {OTHER_NQN} -I {_OTHER_ID}' if as_other else ''}")
+        said = self.json(f"discover {self._discovery(as_other)}")
         return [int(record["trsvcid"]) for record in (said or {}).get("records", []) if record["subnqn"] == self._nqn]
+
+    def secure_channels(self, as_other=False):
+        """What each entry of the subsystem says of them: TREQ's two bits, and SECTYPE. Out of the log as it is, as nvme has a name for
+        neither where TREQ has its other bit set."""
+        log = base64.b64decode(self.guest.run(f"nvme discover {self._discovery(as_other)} --raw=/run/discovery >/dev/null && base64 /run/discovery"))
+        entries = [log[begin:begin + _ENTRY_BYTES] for begin in range(_ENTRY_BYTES, len(log), _ENTRY_BYTES)]
+        return [(entry[_TREQ] & 3, entry[_SECTYPE]) for entry in entries if entry[_SUBNQN].rstrip(b"\0").decode() == self._nqn]
+
+    def _discovery(self, as_other):
+        return f"{self._target(0)} {f'-q {OTHER_NQN} -I {_OTHER_ID}' if as_other else ''}"
 
     def connect(self, path, options=""):
         self.guest.run(f"nvme connect {self._target(path)} -n {self._nqn} {options}")
 
-    def connect_as_other(self, path):
-        """(status, output), as a host that is not let in. Without nvme, to which a connection of this guest's is there already."""
-        options = f"nqn={self._nqn},transport=tcp,traddr={self.guest.host_address(path)},trsvcid={self._ports[path]}," \
-            f"hostnqn={OTHER_NQN},hostid={_OTHER_ID}"
-        return self.guest.execute(f"echo {options} >/dev/nvme-fabrics")
+    def try_connect(self, path, options=""):
+        """(status, output)"""
+        return self.guest.execute(f"nvme connect {self._target(path)} -n {self._nqn} {options}")
+
+    def connect_by_hand(self, path, options="", host_nqn=HOST_NQN, host_id=HOST_ID):
+        """(status, output), by the kernel's own words, of which nvme has not all; and as whatever host. `options` begin with a comma."""
+        return self.guest.execute(f"echo nqn={self._nqn},transport=tcp,traddr={self.guest.host_address(path)},trsvcid={self._ports[path]},"
+                                  f"hostnqn={host_nqn},hostid={host_id}{options} >/dev/nvme-fabrics")
+
+    def connect_as_other(self, path, options=""):
+        """As a host that is not let in. Without nvme, to which a connection of this guest's is there already."""
+        return self.connect_by_hand(path, options, OTHER_NQN, _OTHER_ID)
 
     def connect_all(self, options=""):
         """By each path; the device of namespace 1."""
@@ -111,6 +130,10 @@ class NvmfGuest:
             if nqn == self._nqn:
                 found[name] = (state, address)
         return found
+
+    def associations(self):
+        """The numbers that the target gave the controllers: each connection that begins anew has another one."""
+        return sorted(int(self.guest.run(f"cat /sys/class/nvme/{name}/cntlid")) for name in self.controllers())
 
     def live(self):
         """How many controllers are usable."""

@@ -5,15 +5,18 @@ fio writes and verifies, once all secrets but the right ones were refused and sa
 A target (KernelWays, SpdkWays) obeys
   show(way)           the way's subsystem, with one namespace, for the way's host alone; the address
 and says
+  uuid(way)           the namespace's
+  words(way, what)    what is said where a host comes with what is wrong, or None: what _refusals has
   authenticates(way)  whether the host has authenticated on all of its connections"""
 
 import dataclasses
 import os
 
 from cleat_guest.cleat import WAIT, CtlError
+from cleat_guest.guest_tls import GuestTls, tls_programs
 from cleat_guest.kernel_target import Nvmet, own_loopback
 from cleat_guest.nvmf_events import wait_for
-from cleat_guest.nvmf_secrets import derived_psk, dhchap_secret, tls_psk, write_secret
+from cleat_guest.nvmf_secrets import FORMS, HOST, SUBSYSTEM, TLS, secret_options, tls_psk, write_secret
 from cleat_guest.process import BenchError
 from cleat_guest.programs import pack
 from cleat_guest.spdk_target import nguid
@@ -25,9 +28,6 @@ _PORT = 4420  # of the ways without TLS; those with it have the next one
 _CONTROLLER = "vm"
 _LOAD = {"size": "8M", "io_size": "4M", "sizes": "4k-256k"}
 _NEIGHBOUR = {"size": "4M", "io_size": "4M", "rate": 100}
-# Options of cleatctl's, and what the right secret of each is made of.
-_HOST, _SUBSYSTEM, _TLS = "dhchap-secret", "dhchap-ctrl-secret", "tls-psk"
-_FORMS = {_HOST: dhchap_secret, _SUBSYSTEM: dhchap_secret, _TLS: tls_psk}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,20 +60,20 @@ class Way:
     @property
     def dhchap(self):
         """The host's secret, or None."""
-        return self._secret(_HOST)
+        return self._secret(HOST)
 
     @property
     def dhchap_ctrl(self):
-        return self._secret(_SUBSYSTEM)
+        return self._secret(SUBSYSTEM)
 
     @property
     def psk(self):
-        return self._secret(_TLS)
+        return self._secret(TLS)
 
     @property
     def psk_name(self):
         """What the pre-shared key is made of."""
-        return self._name_of(_TLS)
+        return self._name_of(TLS)
 
     def right(self):
         return {kind: self._secret(kind) for kind in self.secrets}
@@ -82,12 +82,12 @@ class Way:
         return f"{kind} of {self.name}"
 
     def _secret(self, kind):
-        return _FORMS[kind](self._name_of(kind)) if kind in self.secrets else None
+        return FORMS[kind](self._name_of(kind)) if kind in self.secrets else None
 
 
-_CHAP = (Way(4, "chap", secrets=(_HOST,)), Way(5, "chap-both", secrets=(_HOST, _SUBSYSTEM)))
+_CHAP = (Way(4, "chap", secrets=(HOST,)), Way(5, "chap-both", secrets=(HOST, SUBSYSTEM)))
 PLAIN = Way(0, "plain")
-TLS_WAYS = (Way(6, "tls", secrets=(_TLS,)), Way(7, "tls-chap", secrets=(_HOST, _SUBSYSTEM, _TLS)))
+TLS_WAYS = (Way(6, "tls", secrets=(TLS,)), Way(7, "tls-chap", secrets=(HOST, SUBSYSTEM, TLS)))
 CLEAR_WAYS = (PLAIN, Way(1, "header-digest", ("--header-digest",)), Way(2, "data-digest", ("--data-digest",)),
               Way(3, "digests", ("--header-digest", "--data-digest")), *_CHAP)
 
@@ -95,19 +95,19 @@ CLEAR_WAYS = (PLAIN, Way(1, "header-digest", ("--header-digest",)), Way(2, "data
 def _refusals(way):
     """What is wrong, the secrets that are given then, and what has to be said."""
     right = way.right()
-    wrong = {kind: _FORMS[kind]("somebody else's") for kind in right}
-    if _TLS in right:
-        yield "another key", right | {_TLS: wrong[_TLS]}, "the same pre-shared key for this host's NQN and the subsystem's"
+    wrong = {kind: FORMS[kind]("somebody else's") for kind in right}
+    if TLS in right:
+        yield "another key", right | {TLS: wrong[TLS]}, "the same pre-shared key for this host's NQN and the subsystem's"
     # What comes without an answer has all the time that a disk has to be opened: once for each.
-    if way.secrets == (_TLS,):
+    if way.secrets == (TLS,):
         yield "no key", {}, "connection lost"
     if way == PLAIN:
-        yield "a key that the target does not use", {_TLS: tls_psk("nobody's")}, "see that its listener has a secure channel"
-    if _HOST in right:
-        yield "another secret", right | {_HOST: wrong[_HOST]}, "the target does not accept the host's secret"
-        yield "no secret", {kind: right[kind] for kind in right if kind == _TLS}, "no secret is configured"
-    if _SUBSYSTEM in right:
-        yield "another subsystem's secret", right | {_SUBSYSTEM: wrong[_SUBSYSTEM]}, f"the target does not have the secret of subsystem {way.nqn}"
+        yield "a key that the target does not use", {TLS: tls_psk("nobody's")}, "see that its listener has a secure channel"
+    if HOST in right:
+        yield "another secret", right | {HOST: wrong[HOST]}, "the target does not accept the host's secret"
+        yield "no secret", {kind: right[kind] for kind in right if kind == TLS}, "no secret is configured"
+    if SUBSYSTEM in right:
+        yield "another subsystem's secret", right | {SUBSYSTEM: wrong[SUBSYSTEM]}, f"the target does not have the secret of subsystem {way.nqn}"
 
 
 class Walk:
@@ -117,6 +117,8 @@ class Walk:
         self._bench = bench
         self._target = target
         self._cleat = bench.cleat(engine_options=("--kek-file", bench.path("state/kek")))  # which cleatd makes
+        self._folder = bench.path("secrets")
+        os.makedirs(self._folder)
         socket = bench.path(f"{_CONTROLLER}.sock")
         self._cleat.create_controller(_CONTROLLER, socket, kind="scsi")
         self._guest = bench.guest(scsi={_CONTROLLER: socket}, tools="fio")
@@ -129,7 +131,7 @@ class Walk:
         for way in ways:
             self._create(way)
             for what, secrets, words in _refusals(way):
-                self._is_refused(way, what, secrets, words, neighbour)
+                self._is_refused(way, what, secrets, self._target.words(way, what) or words, neighbour)
             load = self._load(way, _LOAD if neighbour else _NEIGHBOUR)
             if neighbour:
                 load.wait()
@@ -144,16 +146,11 @@ class Walk:
         address = self._target.show(way)
         self._cleat.ctl("subsystem", "create", way.name, "--nqn", way.nqn, "--address", address, "--host-nqn", way.host_nqn, "--host-id", way.host_id,
                         "--keep-alive-ms", str(_KEEP_ALIVE_MS), *way.digests)
-        self._cleat.ctl("disk", "create", way.name, "--size", str(DISK_BYTES), "--nvme-tcp", way.name, "--namespace", way.uuid)
+        self._cleat.ctl("disk", "create", way.name, "--size", str(DISK_BYTES), "--nvme-tcp", way.name, "--namespace", self._target.uuid(way))
 
     def _give(self, way, secrets):
         """These secrets and no others."""
-        words = []
-        for kind in _FORMS:
-            if kind not in secrets:
-                words.append(f"--no-{kind}")
-                continue
-            words += [f"--{kind}-file", write_secret(self._bench.path(f"{way.name}.{kind}"), secrets[kind])]
+        words = secret_options(self._folder, secrets, removes_others=True)
         self._cleat.ctl("subsystem", "update", way.name, *words)
 
     def _is_refused(self, way, what, secrets, words, neighbour):
@@ -185,7 +182,19 @@ class Walk:
         return VerifiedLoad(self._guest, self._guest.scsi_device(_CONTROLLER, place), name=way.name, seed=way.number + 1, **options)
 
 
-class SpdkWays:
+class ShownAsWished:
+    """What targets have in common that show a namespace by any UUID."""
+
+    @staticmethod
+    def uuid(way):
+        return way.uuid
+
+    @staticmethod
+    def words(_way, _what):
+        return None
+
+
+class SpdkWays(ShownAsWished):
     """SPDK's target, with a file for each way. As root."""
 
     def __init__(self, bench):
@@ -214,15 +223,7 @@ class SpdkWays:
         return name
 
 
-def tls_programs():
-    """What Linux' target needs for TLS beside the kernel: the daemon that makes its handshakes (ktls-utils, which Debian 12 has not) and what gives
-    the kernel keys (keyutils). PEER_TLSHD names the folder that has both; None: it does not."""
-    folder = os.environ.get("PEER_TLSHD")
-    programs = [os.path.join(folder, name) for name in ("tlshd", "keyctl")] if folder else []
-    return programs if programs and all(os.path.exists(program) for program in programs) else None
-
-
-class KernelWays:
+class KernelWays(ShownAsWished):
     """Linux' target, in a guest with a drive for each of `ways` and two network cards, the second one for those with TLS."""
 
     def __init__(self, bench, ways):
@@ -239,12 +240,8 @@ class KernelWays:
         self._guest.wait_ready()
         self._guest.cards_up()
         if with_tls:
-            self._start_tlshd()
-
-    def _start_tlshd(self):
-        """For keys of the keyring in which the kernel's target looks for them, which becomes the session's so that they may be put there."""
-        self._guest.run(f"tar x -f {self._guest.device('programs')} -C / && printf '[authenticate]\\nkeyrings=.nvme\\n' >/etc/tlshd.conf && "
-                        "keyctl link %:.nvme @s && { tlshd -s -c /etc/tlshd.conf >/run/tlshd.log 2>&1 & }")
+            self._guest.run(f"tar x -f {self._guest.device('programs')} -C /")
+            self._tls = GuestTls(self._guest)
 
     def show(self, way):
         nvmet = Nvmet(self._guest, way.nqn)
@@ -252,9 +249,7 @@ class KernelWays:
         # Without a group for one of the two that authenticate, and with one for the other.
         nvmet.allow_host(way.host_nqn, way.dhchap, way.dhchap_ctrl, "ffdhe2048" if way.dhchap_ctrl else "null")
         if way.psk:
-            identity, key = derived_psk(way.psk_name, way.host_nqn, way.nqn)
-            octets = "".join(f"\\x{octet:02x}" for octet in key)
-            self._guest.run(f"printf '{octets}' | keyctl padd psk '{identity}' %:.nvme")
+            self._tls.add_psk(way.psk_name, way.host_nqn, way.nqn)
         card = int(bool(way.psk))
         nvmet.listen(card + 1, self._guest.card_address(card), self._ports[card], tls=bool(way.psk))
         return self._addresses[card]

@@ -108,6 +108,10 @@ class SpdkTarget:
         """A block device over a file."""
         self.rpc("bdev_aio_create", name=name, filename=path, block_size=block_bytes, uuid=uuid)
 
+    def add_memory(self, name, blocks, uuid, block_bytes=512):
+        """A block device in its huge pages."""
+        self.rpc("bdev_malloc_create", name=name, num_blocks=blocks, block_size=block_bytes, uuid=uuid)
+
     def add_null(self, name, blocks, uuid, block_bytes=512):
         """A block device that keeps nothing."""
         self.rpc("bdev_null_create", name=name, num_blocks=blocks, block_size=block_bytes, uuid=uuid)
