@@ -168,7 +168,8 @@ class Target {
     parts.name = "loop";
     parts.config.nqn = arguments_.nqn;
     parts.config.serial = "LOOP";
-    parts.config.hosts = arguments_.hosts;
+    for (const std::string& nqn : arguments_.hosts)
+      parts.config.hosts.push_back(nvme::target::HostAccess::Named(nqn));
     for (const std::string& address : arguments_.addresses)
       parts.config.addresses.push_back(Must(nvme::fabrics::ParseTransportAddress(address)));
     for (const auto& io : io_) parts.reactors.push_back(&io->reactor());

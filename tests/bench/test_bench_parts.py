@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from unittest import mock
 
-from cleat_bench import bars, machine, measure_crypto, measure_malloc, measure_qsd, measure_rbd, measure_rbd_images, measure_tcp_failover, measure_tcp_initiator, page, plan, plots, results, stats
+from cleat_bench import bars, machine, measure_crypto, measure_malloc, measure_qsd, measure_rbd, measure_rbd_images, measure_tcp_failover, measure_tcp_initiator, measure_tcp_target, page, plan, plots, results, stats
 from cleat_bench.lab import FULL, QUICK
 from cleat_bench.stats import Figure, figure
 from cleat_guest import BenchError
@@ -88,7 +88,7 @@ class Plan(unittest.TestCase):
         self.assertEqual(self.names("qsd"), ["qsd-null", "qsd-file"])
         self.assertEqual(self.names("sight_cost, idle"), ["sight", "host"])
         alone = [measurement.name for measurement in plan.MEASUREMENTS if measurement not in plan.choose(None)]
-        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "pool", "stopped", "rbd-clients"])
+        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "tcp-target", "pool", "stopped", "rbd-clients"])
         for name in alone:
             self.assertEqual(self.names(name), [name])
         for wrong in ("nothing", "null,,", "qsd,nothing"):
@@ -161,6 +161,44 @@ class TcpFailover(unittest.TestCase):
     def test_it_needs_a_built_spdk(self):
         with mock.patch.dict(os.environ, {"PEER_SPDK": ""}), self.assertRaisesRegex(BenchError, "PEER_SPDK"):
             measure_tcp_failover.measure(None)
+
+
+class TcpTarget(unittest.TestCase):
+    PRINTED = TcpInitiator.PRINTED
+
+    def test_what_the_host_prints_is_read(self):
+        self.assertEqual(measure_tcp_target.read_perf(self.PRINTED), {"kiops": 10.53795, "p50_us": 23.659})
+        for lacks in ("Total", "50.00000%"):
+            with self.assertRaises(BenchError):
+                measure_tcp_target.read_perf(self.PRINTED.replace(lacks, "-"))
+        with self.assertRaisesRegex(BenchError, "nothing of its load"):
+            measure_tcp_target.read_perf(self.PRINTED.replace("10537.95", "0.00"))
+
+    def test_the_median_is_of_each_round_and_the_worst_is_named(self):
+        # Ours over SPDK's: 3, 2, 1 and 0.5 of the four loads, in each of two rounds.
+        kiops = {("memory", "randread"): 300.0, ("memory", "randwrite"): 200.0, ("null", "randread"): 100.0, ("null", "randwrite"): 50.0}
+        lab, spdk, ours = mock.Mock(pace=mock.Mock(rounds=2)), mock.Mock(), {disk: mock.Mock() for disk in measure_tcp_target.DISKS}
+
+        def perf(_lab, target, disk, pattern, _depth):
+            return {"kiops": 100.0 if target is spdk else kiops[disk, pattern], "p50_us": 1.0, "busy_ns": 1.0}
+
+        with mock.patch.object(measure_tcp_target, "perf", perf):
+            figures = measure_tcp_target.measure_rates(lab, spdk, ours)
+        for depth in measure_tcp_target.DEPTHS:
+            self.assertEqual(figures[f"tcp_target_vs_spdk_qd{depth}"], Figure(1.5, "ratio", 0.0, (1.5, 1.5)))
+        self.assertIn("null randwrite: 0.50", lab.note.call_args.args[1])
+
+    def test_digests_cost_what_the_targets_core_takes_more(self):
+        def perf(_lab, _target, _disk, pattern, _depth, *options):
+            return {"kiops": 100.0, "busy_ns": (1100.0 if pattern == "randread" else 1200.0) if options else 1000.0}
+
+        with mock.patch.object(measure_tcp_target, "perf", perf):
+            figures = measure_tcp_target.measure_digests(mock.Mock(pace=mock.Mock(rounds=1)), mock.Mock())
+        self.assertAlmostEqual(figures["tcp_digest_cost_percent"].value, 20)
+
+    def test_it_needs_a_built_spdk(self):
+        with mock.patch.dict(os.environ, {"PEER_SPDK": ""}), self.assertRaisesRegex(BenchError, "PEER_SPDK"):
+            measure_tcp_target.measure(None)
 
 
 class Machine(unittest.TestCase):

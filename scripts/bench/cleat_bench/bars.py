@@ -47,6 +47,14 @@ BARS: dict[str, Bar] = {
     "tcp_failover_ms_p99":
         _at_most(20, "one of two paths closed: the longest wait of each request meanwhile that overlaps nothing in doubt, 99th percentile"),
     "tcp_failover_silent_vs_limit_p99": _at_most(1.2, "likewise one that swallows what is sent, over the keep alive timeout"),
+    "tcp_target_vs_spdk_qd32":
+        _at_least(1.25, "requests a second that spdk_nvme_perf gets of an exported disk over those of SPDK's target: the median of reads and writes, "
+                        "memory and null, 32 in flight"),
+    "tcp_target_vs_spdk_qd128": _at_least(1.25, "likewise, 128 in flight"),
+    "tcp_qd1_p50_vs_spdk": _at_most(0.95, "likewise, one read from memory in flight: median latency over SPDK's"),
+    "tcp_digest_cost_percent":
+        _at_most(15, "what a request of an exported memory disk costs the target's core more with both digests: the worse of reads and writes, "
+                     "32 in flight"),
     "malloc_extra_ns": _at_most(0, "memory disk minus null disk, over 1.05 x the same copies in a bare loop"),
     "crypto_write_4k_excess": _at_most(1.05, "encrypted writes, 4 KiB data units: what they cost more, over the bare cipher"),
     "crypto_read_4k_excess": _at_most(1.05, "encrypted reads, 4 KiB data units: likewise"),

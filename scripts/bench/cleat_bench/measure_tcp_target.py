@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Cleat exports over NVMe/TCP beside SPDK's target: 4 KiB random requests over loopback by one and the same host, spdk_nvme_perf, each side
+with a core of its own.
+
+`PEER_SPDK` names the folder that SPDK was built in, and it takes root: SPDK wants huge pages. Ours is tests/bench/target_loop: a disk's pipeline
+behind the engine's target, on one reactor that polls. Both targets have a disk in memory and one that does nothing, and only the one that is
+measured runs: the others stand still meanwhile. Each disk in memory is written once before anything is measured.
+
+Requests a second are those of the slower half, so the bar is the median of reads and writes of both disks; the worst of these is named. What a
+request costs the target's core is known of ours alone. What ours can do without is turned off in rounds of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import statistics
+import subprocess
+from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from pathlib import Path
+
+from cleat_guest import BenchError
+from cleat_guest import spdk_target
+from cleat_guest.spdk_target import SpdkTarget, nguid
+
+from cleat_bench.lab import Lab, Pace
+from cleat_bench.stats import Figure, figure, interleave, ratio
+
+BARS = ("tcp_target_vs_spdk_qd32", "tcp_target_vs_spdk_qd128", "tcp_qd1_p50_vs_spdk", "tcp_digest_cost_percent")
+DEPTHS = (32, 128)
+DISKS = ("memory", "null")
+PATTERNS = ("randread", "randwrite")
+DIGESTS = ("--enable-tcp-hdgst", "--enable-tcp-ddgst")
+# What target_loop can do without -> the figure of it.
+SWITCHES = {"--one-pdu-a-send": "tcp_batching", "--read-on-events": "tcp_target_eager_reads"}
+RUN_SECONDS = 3.0  # spdk_nvme_perf counts in whole ones
+START_SECONDS = 2.0  # of a run, about
+TIMEOUT_S = 60
+NQN = "nqn.2016-06.io.cleat:bench-"
+HOST_NQN = "nqn.2016-06.io.cleat:bench-host"
+ADDRESS = "127.0.0.1"
+SPDK_PORT, FIRST_PORT = 4432, 4433
+UUIDS = {"memory": "3f0d7c52-9d0e-4a35-8f6b-6f1f0f9a7d11", "null": "3f0d7c52-9d0e-4a35-8f6b-6f1f0f9a7d12"}
+DISK_MB = {"memory": 64, "null": 4096}
+BLOCK_BYTES = 512
+TARGET_MEMORY_MB = 768
+PERF_MEMORY_MB = 256
+
+
+def run_seconds(pace: Pace) -> int:
+    """A run of the suite's length would be over before it is steady."""
+    return max(1, math.ceil(RUN_SECONDS * min(1.0, pace.run_s)))
+
+
+def seconds(pace: Pace) -> float:
+    runs = 2 * len(DISKS) * len(PATTERNS) * len(DEPTHS) + 2 + 2 * len(PATTERNS) + 2 * len(SWITCHES)
+    return pace.rounds * runs * (run_seconds(pace) + START_SECONDS) + 4 * RUN_SECONDS
+
+
+def measure(lab: Lab) -> dict[str, Figure]:
+    if spdk_target.built_in() is None:
+        raise BenchError("PEER_SPDK is not set: it names the folder that SPDK was built in")
+    spdk_target.reserve_pages(TARGET_MEMORY_MB + PERF_MEMORY_MB)
+    with ExitStack() as made:
+        spdk = made.enter_context(Spdk(lab))
+        ours = {disk: made.enter_context(Loop(lab, FIRST_PORT + number, disk)) for number, disk in enumerate(DISKS)}
+        for target in (spdk, ours["memory"]):
+            perf(lab, target, "memory", "randwrite", max(DEPTHS))
+        figures = measure_rates(lab, spdk, ours) | measure_latency(lab, spdk, ours) | measure_digests(lab, ours["memory"])
+        for number, switch in enumerate(SWITCHES):
+            with Loop(lab, FIRST_PORT + len(DISKS) + number, "null", switch) as without:
+                figures |= measure_switch(lab, switch, ours["null"], without)
+        return figures
+
+
+# ---- Targets, which stand still but for a run of theirs
+
+class Spdk:
+    """SPDK's, with both disks. Its memory disk is in huge pages."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._target = SpdkTarget(lab, memory_mb=TARGET_MEMORY_MB, polls_on=lab.engine_core)
+        self.name = "spdk"
+        self.port = SPDK_PORT
+
+    def __enter__(self) -> Spdk:
+        try:
+            self._target.start()
+            self._target.add_memory("memory", blocks("memory"), UUIDS["memory"], BLOCK_BYTES)
+            self._target.add_null("null", blocks("null"), UUIDS["null"], BLOCK_BYTES)
+            for disk in DISKS:
+                self._target.add_subsystem(NQN + disk, disk, UUIDS[disk], nguid(UUIDS[disk]))
+                self._target.listen(NQN + disk, f"{ADDRESS}:{self.port}")
+            self._target.stop_still()
+        except BenchError:
+            self._target.kill()
+            raise
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._target.kill()
+
+    @contextmanager
+    def runs(self) -> Iterator[None]:
+        self._target.go_on()
+        try:
+            yield
+        finally:
+            self._target.stop_still()
+
+    def busy_ns(self) -> int:
+        """Nobody says."""
+        return 0
+
+
+class Loop:
+    """Ours, with one disk."""
+
+    def __init__(self, lab: Lab, port: int, disk: str, *options: str) -> None:
+        program = Path(lab.bin_dir).parent / "tests" / "target_loop"
+        self.name = " ".join(("target_loop", *options))
+        self.port = port
+        self._command = [str(program), "--listen", f"{ADDRESS}:{port}", "--nqn", NQN + disk, "--host", HOST_NQN, "--mib", str(DISK_MB[disk]),
+                         "--core", str(lab.engine_core), *(["--null"] if disk == "null" else []), *options]
+        self._log = os.path.join(lab.log_dir, f"target_loop-{port}.log")
+
+    def __enter__(self) -> Loop:
+        with open(self._log, "wb") as log:
+            try:
+                self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+            except FileNotFoundError:
+                raise BenchError(f"{self._command[0]} is missing: run 'make bench'") from None
+        if self._process.stdout.readline().strip() != "ready":
+            self._process.kill()
+            self._process.wait()
+            raise BenchError(f"{self.name} does not begin; its log is {self._log}")
+        self._process.send_signal(signal.SIGSTOP)
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @contextmanager
+    def runs(self) -> Iterator[None]:
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def busy_ns(self) -> int:
+        """So far, while it runs."""
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        said = self._process.stdout.readline()
+        if not said:
+            raise BenchError(f"{self.name} has ended; its log is {self._log}")
+        return json.loads(said)["busy_ns"]
+
+
+def blocks(disk: str) -> int:
+    return DISK_MB[disk] * (1 << 20) // BLOCK_BYTES
+
+
+# ---- What is measured
+
+def measure_rates(lab: Lab, spdk: Spdk, ours: dict[str, Loop]) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for depth in DEPTHS:
+        ratios: dict[str, Figure] = {}
+        for disk in DISKS:
+            for pattern in PATTERNS:
+                runs = rounds(lab, {"ours": ours[disk], "spdk": spdk}, disk, pattern, depth)
+                name = f"tcp_target_{disk}_{pattern}_qd{depth}"
+                ratios[f"{disk} {pattern}"] = ratio(column(runs["ours"], "kiops"), column(runs["spdk"], "kiops"))
+                figures |= {f"{name}_vs_spdk": ratios[f"{disk} {pattern}"], f"{name}_kiops": figure(column(runs["ours"], "kiops"), "thousand/s"),
+                            f"{name}_cpu_ns": figure(column(runs["ours"], "busy_ns"), "ns"),
+                            f"{name}_spdk_kiops": figure(column(runs["spdk"], "kiops"), "thousand/s")}
+        figures[f"tcp_target_vs_spdk_qd{depth}"] = of_each_round(list(ratios.values()), statistics.median)
+        worst = min(ratios, key=lambda name, of=ratios: of[name].value)
+        lab.note(f"tcp-target: the worst over SPDK's, {depth} in flight", f"{worst}: {ratios[worst].value:.2f}")
+    return figures
+
+
+def measure_latency(lab: Lab, spdk: Spdk, ours: dict[str, Loop]) -> dict[str, Figure]:
+    runs = rounds(lab, {"ours": ours["memory"], "spdk": spdk}, "memory", "randread", 1)
+    mine, theirs = (column(runs[name], "p50_us") for name in ("ours", "spdk"))
+    return {"tcp_target_qd1_p50_us": figure(mine, "us"), "tcp_target_spdk_qd1_p50_us": figure(theirs, "us"), "tcp_qd1_p50_vs_spdk": ratio(mine, theirs)}
+
+
+def measure_digests(lab: Lab, ours: Loop) -> dict[str, Figure]:
+    """Of the target's core: the host makes digests too, and is what limits the rate."""
+    costs = []
+    rates = []
+    for pattern in PATTERNS:
+        runs = interleave({"with": lambda pattern=pattern: perf(lab, ours, "memory", pattern, 32, *DIGESTS),
+                           "without": lambda pattern=pattern: perf(lab, ours, "memory", pattern, 32)}, lab.pace.rounds)
+        costs.append(percent_more(column(runs["with"], "busy_ns"), column(runs["without"], "busy_ns")))
+        rates.append(ratio(column(runs["with"], "kiops"), column(runs["without"], "kiops")))
+    return {"tcp_digest_cost_percent": of_each_round(costs, max), "tcp_target_digests_rate_ratio": of_each_round(rates, min)}
+
+
+def measure_switch(lab: Lab, switch: str, on: Loop, off: Loop) -> dict[str, Figure]:
+    """How much more it does with than without, null reads with 32 in flight."""
+    runs = rounds(lab, {"on": on, "off": off}, "null", "randread", 32)
+    name = SWITCHES[switch]
+    return {f"{name}_gain_percent": percent_more(column(runs["on"], "kiops"), column(runs["off"], "kiops")),
+            f"{name}_off_cpu_ratio": ratio(column(runs["off"], "busy_ns"), column(runs["on"], "busy_ns"))}
+
+
+def rounds(lab: Lab, targets: dict[str, Spdk | Loop], disk: str, pattern: str, depth: int) -> dict[str, list[dict[str, float]]]:
+    return interleave({name: lambda target=target: perf(lab, target, disk, pattern, depth) for name, target in targets.items()}, lab.pace.rounds)
+
+
+def of_each_round(figures: list[Figure], chosen) -> Figure:
+    """What `chosen` makes of the figures' runs of one round, as a figure of all rounds."""
+    return figure([chosen(runs) for runs in zip(*(one.runs for one in figures))], figures[0].unit)
+
+
+def percent_more(those: list[float], than: list[float]) -> Figure:
+    return figure([100 * (a / b - 1) for a, b in zip(those, than)], "%")
+
+
+def column(runs: list[dict[str, float]], name: str) -> list[float]:
+    return [run[name] for run in runs]
+
+
+# ---- The host
+
+def perf(lab: Lab, target: Spdk | Loop, disk: str, pattern: str, depth: int, *options: str) -> dict[str, float]:
+    run_s = run_seconds(lab.pace)
+    where = f"trtype:TCP adrfam:IPv4 traddr:{ADDRESS} trsvcid:{target.port} subnqn:{NQN}{disk} hostnqn:{HOST_NQN}"
+    command = [f"{spdk_target.built_in()}/build/bin/spdk_nvme_perf", "-r", where, "-s", str(PERF_MEMORY_MB), "-q", str(depth), "-o", "4096",
+               "-w", pattern, "-t", str(run_s), "-c", hex(1 << lab.generator_core), "-L", *options]
+    with target.runs():
+        before = target.busy_ns()
+        result = read_perf(run(command))
+        busy_ns = target.busy_ns() - before
+    result["busy_ns"] = busy_ns / (result["kiops"] * 1e3 * run_s)
+    lab.record(f"{target.name}, {disk}, {pattern}, qd{depth} {' '.join(options)}".strip(), command, result)
+    return result
+
+
+def read_perf(text: str) -> dict[str, float]:
+    """What spdk_nvme_perf has printed."""
+    total = re.search(r"^Total\s*:\s*([\d.]+)", text, re.MULTILINE)
+    median = re.search(r"^\s*50\.0+% :\s*([\d.]+)us", text, re.MULTILINE)
+    if not (total and median and float(total[1]) > 0):
+        raise BenchError(f"spdk_nvme_perf said nothing of its load: {text.strip()[-400:]}")
+    return {"kiops": float(total[1]) / 1e3, "p50_us": float(median[1])}
+
+
+def run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=TIMEOUT_S, check=False)
+    except FileNotFoundError:
+        raise BenchError(f"{command[0]} is missing: build SPDK") from None
+    except subprocess.TimeoutExpired:
+        raise BenchError(f"{command[0]}: no end after {TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        raise BenchError(f"{command[0]} ended with status {done.returncode}: {done.stdout.strip()[-400:]}")
+    return done.stdout
