@@ -57,7 +57,7 @@ Status AddExportHost(const char* nqn, NvmfSecrets secrets, const std::string& fi
   return Ok{};
 }
 
-// Those that have nothing to prove first. A host of the second list that came without a secret would be let in without proof.
+// Hosts that have nothing to prove come first. A host of the second list that came without a secret would be let in without proof.
 Result<std::vector<ExportHost>> ExportHostsOf(const PbExport& in, const std::string& field) {
   if (in.n_hosts > kExportHostsMax || in.n_secured_hosts > kExportHostsMax - in.n_hosts)
     return Malformed(field + " has " + std::to_string(in.n_hosts + in.n_secured_hosts) + ": at most " +

@@ -159,7 +159,7 @@ Answer TargetController::Execute(const SubmissionEntry& entry, std::span<const u
     return {.status = status_field::kKeepAliveExpired, .data = {}};
   }
   if (ending_) return {.status = status_field::kAbortedByQueueDeletion, .data = {}};
-  // Whoever has the queue does not ask before it is proved; this is the second lock of the door. It is no sign of life.
+  // The queue's owner does not ask before the host has proved itself; this is the second lock of the door. Such a command is no sign of life.
   if (!proved_) return Refused(status_field::kCommandSpecific | fabrics::kAuthenticationRequired);
   Touch(now_ns);
   if (entry.opcode == static_cast<uint8_t>(AdminOpcode::kFabrics)) return Fabrics(entry, now_ns);

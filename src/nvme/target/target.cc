@@ -382,7 +382,7 @@ std::shared_ptr<const auth::ChapSecrets> Target::ProofOf(const Shown& shown, con
   return shown.subsystem == nullptr ? nullptr : shown.subsystem->FindHost(host_nqn)->chap;
 }
 
-// Those that are not proved have bounds of their own beneath those of all.
+// Controllers whose host has not proved itself have bounds of their own beneath those of all.
 bool Target::HasRoomFor(const Shown& shown, const std::string& host_nqn, bool proves) const {
   const uint32_t most = shown.subsystem == nullptr ? kDiscoveryControllersMax : kControllersMax;
   if (shown.controllers.size() >= most || controllers_ >= kAllControllersMax) return false;

@@ -28,7 +28,7 @@ struct ByteRange {
 
 class OlderWrites {
  public:
-  // Who has writes that are held: is told when they may go.
+  // The owner of writes that are held, which is told when they may go.
   class Waiter {
    public:
     // Some of them may go, perhaps: it asks again, later. On any thread; within a lock, so that it calls nothing of the writes.
@@ -60,7 +60,7 @@ class OlderWrites {
   bool StillHolds(Writes::iterator place, Waiter& waiter);
   // Its connection has ended: the writes of the same association wait for it, too.
   void End(Writes::iterator place);
-  // It is over.
+  // The write is over.
   void Remove(Writes::iterator place);
 
   // How many are held, by all reactors.

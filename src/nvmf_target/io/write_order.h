@@ -32,7 +32,7 @@ class WriteOrder final : private OlderWrites::Waiter {
 
   // Of commands that change data. True: it has to wait, and is kept until IoQueue::GoOnAfterOlder, or until it is abandoned.
   bool Holds(IoCommand& command, NamespacePort& space);
-  // It goes to the storage, and comes back.
+  // A command goes to the storage, and comes back.
   void Began(IoCommand& command);
   void Over(IoCommand& command);
   // The connection has ended: what it has in the storage is waited for by all others.

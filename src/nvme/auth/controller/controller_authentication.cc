@@ -62,7 +62,7 @@ Due ControllerAuthentication::Take(std::span<const uint8_t> message) {
                      .text = "the host sends a message where it should ask for one"});
     case State::kFailure1:
     case State::kOver:
-      // It does not listen.
+      // The host is refused already: what it still sends changes nothing.
       state_ = State::kOver;
       return Due::kOver;
     case State::kMakingKey:
@@ -96,7 +96,7 @@ Due ControllerAuthentication::TakeReply(std::span<const uint8_t> message) {
   message_.assign(message.begin(),
                   message.begin() + static_cast<ptrdiff_t>(std::min(message.size(), kMessageBytesMax)));
   if (const auto refusal = ParseReply(message_, terms_, reply_)) return Refuse(*refusal);
-  // Whoever gives a challenge back wants this end to answer it in its stead (base 8.13.5.3).
+  // A host that gives a challenge back wants this end to answer it in its stead (base 8.13.5.3).
   if (reply_.asks && keys::EqualInConstantTime(reply_.challenge, challenge()))
     return Refuse(TellFailed("the host's challenge is the one that it was given"));
   state_ = State::kChecking;
