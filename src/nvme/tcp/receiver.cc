@@ -77,6 +77,7 @@ void Receiver::Resume() {
   }
   kept_from_ = static_cast<size_t>(at_ - kept_.data());
   if (waits_) return;
+  KeepHeader();
   const std::vector<uint8_t> rest(at_, end_);
   kept_ = std::vector<uint8_t>();
   kept_.reserve(kKeptBytes);
@@ -89,6 +90,13 @@ void Receiver::ParseAll() {
   while (Parse()) {
   }
   kept_.assign(at_, end_);
+  KeepHeader();
+}
+
+// The buffer goes, and the PDU may have to begin anew in another process.
+void Receiver::KeepHeader() {
+  if (part_ != Part::kHeader && header_at_ != nullptr) std::memcpy(header_.data(), header_at_, header_bytes_);
+  header_at_ = nullptr;
 }
 
 bool Receiver::Parse() {
@@ -141,6 +149,9 @@ bool Receiver::ParseHeader() {
   if (payload_bytes == 0) return true;
   part_ = Part::kPadding;
   padding_bytes_ = common.data_offset - header_end;
+  payload_bytes_ = payload_bytes;
+  header_bytes_ = header_end;
+  header_at_ = begin;
   return true;
 }
 
@@ -210,6 +221,31 @@ bool Receiver::ParseDigest() {
   }
   part_ = Part::kHeader;
   return sink_.PayloadCame(right);
+}
+
+// ---- To another process
+
+// What is padding has no meaning, and no digest.
+void Receiver::SaveTo(std::vector<uint8_t>& received) const {
+  if (part_ != Part::kHeader) {
+    CommonHeader common;
+    std::memcpy(&common, header_.data(), sizeof(common));
+    const uint32_t padding = common.data_offset - header_bytes_;
+    received.insert(received.end(), header_.begin(), header_.begin() + header_bytes_);
+    received.resize(received.size() + (part_ == Part::kPadding ? padding - padding_bytes_ : padding));
+  }
+  if (part_ == Part::kPayload || part_ == Part::kDigest) {
+    const uint32_t came = payload_bytes_ - payload_.bytes;
+    received.resize(received.size() + came);
+    block::Gather(payload_.to, payload_.offset_bytes - came, received.data() + received.size() - came, came);
+  }
+  received.insert(received.end(), kept_.begin() + static_cast<ptrdiff_t>(kept_from_), kept_.end());
+}
+
+void Receiver::Restore(std::vector<uint8_t> received) {
+  CLEAT_CHECK(kept_.empty() && part_ == Part::kHeader);
+  waits_ = !received.empty();
+  if (waits_) kept_ = std::move(received);
 }
 
 bool Receiver::Refuse(const Refusal& refusal, uint32_t header_bytes) {

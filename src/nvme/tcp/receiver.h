@@ -6,11 +6,13 @@
 // received in its place, in front of the buffer. So a large transfer is copied in its first part only, and a small one costs no system call.
 // The buffer is lent for one Space and the Received after it: connections of a thread may share one. A header that came in part is kept.
 //
-// One thread: its connection's. Allocates in the constructor, and where a PDU has to wait (After::kLater): as much as has come behind it.
+// One thread: its connection's. Allocates in the constructor, where a PDU has to wait (After::kLater): as much as has come behind it, and where
+// the connection goes to another process.
 #pragma once
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -81,6 +83,13 @@ class Receiver {
   uint32_t Space(std::span<iovec> iovecs, std::span<uint8_t> buffer);
   void Received(size_t bytes);
 
+  // ---- A connection that goes to another process, whose receiver begins with what was not used here.
+  // Appends what has come of the PDU that is under way, from its first byte on, and what is kept behind that. The memory that the sink gave for its
+  // data is still there.
+  void SaveTo(std::vector<uint8_t>& received) const;
+  // Of a receiver to which nothing has come: `received`, if it is anything, waits for Resume.
+  void Restore(std::vector<uint8_t> received);
+
  private:
   enum class Part : uint8_t { kHeader, kPadding, kPayload, kDigest };
 
@@ -94,6 +103,7 @@ class Receiver {
   bool ParseDigest();
   std::optional<Refusal> MeasurePayload(const PduHeader& pdu);
   void TakePlaced(size_t bytes);
+  void KeepHeader();
   bool Refuse(const Refusal& refusal, uint32_t header_bytes);
 
   const PduShapes& shapes_;
@@ -111,6 +121,11 @@ class Receiver {
   Part part_ = Part::kHeader;
   uint32_t padding_bytes_ = 0;
   Payload payload_;  // what is still to come
+  // Of the PDU whose data is under way: how much it has, and its header, with the digest, from the buffer and from then on in header_.
+  uint32_t payload_bytes_ = 0;
+  uint32_t header_bytes_ = 0;
+  const uint8_t* header_at_ = nullptr;
+  std::array<uint8_t, kHeaderMaxBytes + kDigestBytes> header_{};
   Crc32c digest_;
 };
 

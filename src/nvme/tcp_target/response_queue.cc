@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "block/segments.h"
@@ -125,17 +126,27 @@ void ResponseQueue::MakeDigest(TargetCommand& command) const {
   std::memcpy(command.tail, &digest, sizeof(digest));
 }
 
+void ResponseQueue::Restore(Digests digests, uint32_t data_align_bytes, std::vector<uint8_t> unsent) {
+  CLEAT_CHECK(empty());
+  digests_ = digests;
+  data_align_bytes_ = data_align_bytes;
+  restored_ = std::move(unsent);
+  own_bytes_ = static_cast<uint32_t>(restored_.size());
+  own_sent_ = 0;
+}
+
 void ResponseQueue::Clear() {
   while (queue_.PopFront() != nullptr) {
   }
   head_sent_ = 0;
   own_bytes_ = 0;
   own_sent_ = 0;
+  restored_ = {};
 }
 
 uint32_t ResponseQueue::Fill(std::span<iovec> iovecs) {
   Pieces own(iovecs, own_sent_);
-  own.Add(own_, own_bytes_);
+  own.Add(restored_.empty() ? own_ : restored_.data(), own_bytes_);
   Pieces pieces(iovecs.subspan(own.count()), head_sent_);
   uint64_t bytes = 0;
   for (TargetCommand* command = queue_.front();
@@ -152,6 +163,7 @@ TargetCommand* ResponseQueue::Consume(size_t& bytes) {
     const size_t went = std::min<size_t>(bytes, own_bytes_ - own_sent_);
     own_sent_ += static_cast<uint32_t>(went);
     bytes -= went;
+    if (own_sent_ == own_bytes_) restored_ = {};
     return nullptr;
   }
   if (bytes == 0) return nullptr;

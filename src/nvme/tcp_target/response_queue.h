@@ -4,7 +4,7 @@
 //
 // Beside them there is one PDU of the connection's own: ICResp first, C2HTermReq last.
 //
-// One thread: its connection's. Allocates nothing.
+// One thread: its connection's. Allocates nothing, but for a connection that has come from another process.
 #pragma once
 
 #include <sys/uio.h>
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "nvme/tcp/pdu.h"
 #include "nvme/tcp/pdu_check.h"
@@ -33,11 +34,16 @@ class ResponseQueue {
                     Success success);
   // Drops all.
   void Clear();
+  // Of a connection that comes from another process, whose host was answered before: `unsent` goes first.
+  void Restore(Digests digests, uint32_t data_align_bytes, std::vector<uint8_t> unsent);
 
   Digests digests() const { return digests_; }
+  uint32_t data_align_bytes() const { return data_align_bytes_; }
   bool empty() const { return queue_.empty() && own_sent_ == own_bytes_; }
   // Some PDU has gone in part.
-  bool half_sent() const { return head_sent_ > 0 || (own_sent_ > 0 && own_sent_ < own_bytes_); }
+  bool half_sent() const {
+    return head_sent_ > 0 || (own_sent_ < own_bytes_ && (own_sent_ > 0 || !restored_.empty()));
+  }
 
   // Fills `iovecs` with what is to be sent next; returns how many.
   uint32_t Fill(std::span<iovec> iovecs);
@@ -55,6 +61,8 @@ class ResponseQueue {
   Digests digests_;
   uint32_t data_align_bytes_ = kDataAlignUnitBytes;
   alignas(8) uint8_t own_[sizeof(TermReq) + kTermDataMaxBytes] = {};
+  // What another process had to send, in the place of a PDU of the connection's own; it may begin and end anywhere in one.
+  std::vector<uint8_t> restored_;
   uint32_t own_bytes_ = 0;
   uint32_t own_sent_ = 0;
 };

@@ -173,7 +173,8 @@ std::optional<Refusal> TargetConnection::Take(const CapsuleCmd& pdu, Payload& pa
 }
 
 std::optional<Refusal> TargetConnection::Take(const H2cData& pdu, Payload& payload) {
-  TargetCommand* const command = owner_->Find(pdu.ttag);
+  TargetCommand* command = restored_.empty() ? nullptr : FindRestored(pdu.ttag, pdu.cid);
+  if (command == nullptr) command = owner_->Find(pdu.ttag);
   if (command == nullptr || command->state != TargetCommand::State::kAsked) {
     return OutOfSequence(offsetof(H2cData, ttag),
                          fmt::format("H2CData for the tag {:#x}, for which nothing was asked", pdu.ttag));
@@ -240,6 +241,7 @@ void TargetConnection::GiveBack(TargetCommand& command) {
   command.of_connection.Unlink();
   if (command.to_send.linked()) command.to_send.Unlink();
   command.state = TargetCommand::State::kFree;
+  if (!restored_.empty() && restored_.erase(&command) > 0) command.data = {};
   --commands_;
   owner_->Give(command);
 }

@@ -18,6 +18,9 @@
 #include <sys/uio.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,6 +30,7 @@
 #include "nvme/tcp/pdu_check.h"
 #include "nvme/tcp/receiver.h"
 #include "nvme/tcp_target/response_queue.h"
+#include "nvme/tcp_target/saved_connection.h"
 #include "nvme/tcp_target/target_command.h"
 
 namespace cleat::nvme::tcp {
@@ -88,6 +92,22 @@ class TargetConnection final : private PduSink {
   // Whether the host owes data: of a PDU that has begun, or that was asked for.
   bool expects_data() const { return receiving_ != nullptr || asked_ > 0; }
 
+  // Commands that are with the owner, which has not answered or asked.
+  uint32_t running();
+  // Of those, and of those whose data is awaited. `visit` answers none, and asks for none.
+  void ForEachUnanswered(const std::function<void(TargetCommand&)>& visit);
+
+  // ---- From one process to the next (hand_over.cc)
+  // All that is not in the socket. Of commands that are with the owner nothing has had an effect, and nothing will. Afterwards the connection has
+  // ended, without a word to its host or to Ended, and all commands are given back. Connected, and not ended; not between FillSend and Sent.
+  SavedConnection Save();
+  // Of a new connection: it goes on as `saved` says, which has passed Check, but for the commands. TakeBack comes next for each of these, then
+  // Resume, and only then anything is received.
+  void Restore(SavedConnection& saved);
+  // Of a command that the owner gives, as Take does with 0 bytes: it is where it was, with memory of its own for the data that has come. One that is
+  // not kAwaitData is with the owner.
+  void TakeBack(TargetCommand& command, SavedCommand& saved);
+
   // ---- For the socket.
   bool wants_to_send() const { return !responses_.empty(); }
   uint32_t FillSend(std::span<iovec> iovecs) { return responses_.Fill(iovecs); }
@@ -112,12 +132,25 @@ class TargetConnection final : private PduSink {
   void Begin(TargetCommand& command);
   void GiveBack(TargetCommand& command);
   void End(const Error& reason);
+  // hand_over.cc
+  TargetCommand* FindRestored(uint16_t tag, uint16_t cid) const;
+  SavedCommand SavedOf(const TargetCommand& command) const;
+  // Of a command that has come from another process with data, or awaits some.
+  struct Restored {
+    TargetCommand* command = nullptr;
+    uint16_t tag =
+        0;  // by which the host knows it, of one that awaits data; another command here may have it, too
+    std::unique_ptr<uint8_t[]> bytes;
+    std::shared_ptr<block::MemoryRegion> region;
+    block::Segment segment;
+  };
 
   TargetConnectionOwner* owner_;
   const TargetConnectionOptions options_;
   Receiver receiver_;
   ResponseQueue responses_;
   IntrusiveList<TargetCommand, &TargetCommand::of_connection> on_wire_;  // all of its commands
+  std::map<const TargetCommand*, Restored> restored_;                    // those that are not given back yet
   TargetCommand* receiving_ = nullptr;                                   // whose data is coming
   uint32_t receiving_bytes_ = 0;
   uint32_t commands_ = 0;
