@@ -101,7 +101,8 @@ ROOMS = {
         "disks": ["stores", "secrets", "protocol"],
         "discovery": ["secrets", "protocol"],
         "attached": ["disks", "protocol"],
-        "guest_devices": ["attached", "secrets", "protocol"],
+        "hand_over": ["protocol"],
+        "guest_devices": ["hand_over", "attached", "secrets", "protocol"],
         "controller": ["guest_devices", "attached", "protocol"],
         "link": ["", "disks", "protocol"],
         "process": ["", "link", "guest_devices", "discovery", "disks", "protocol"],
@@ -118,6 +119,7 @@ ROOMS = {
     },
     "nvme/target": {
         "access": [],
+        "hand_over": [],
     },
     "nvmf": {
         "socket": [],
@@ -126,7 +128,8 @@ ROOMS = {
     "nvmf_target": {
         "socket": [],
         "login": [],
-        "io": ["socket"],
+        "hand_over": [],
+        "io": ["socket", "hand_over"],
     },
     "nvme/auth": {
         "controller": [""],

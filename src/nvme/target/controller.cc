@@ -356,4 +356,61 @@ void TargetController::DiscoveryChanged() {
   Raise(kDiscovery);
 }
 
+// ---- From one process to the next
+
+SavedController TargetController::Save() const {
+  CLEAT_CHECK(may_be_saved());
+  SavedController saved;
+  saved.id = config_.id;
+  saved.host_nqn = config_.host_nqn;
+  saved.host_id = config_.host_id;
+  saved.local = config_.local;
+  saved.kato_ms = kato_ms_;
+  saved.deadline_ns = deadline_ns_;
+  saved.configuration = configuration_;
+  saved.queues_granted = settings_.queues_granted;
+  saved.events_enabled = settings_.events_enabled;
+  saved.features = settings_.features;
+  static_assert(SavedController::kEventKinds == kEventKinds);
+  for (size_t kind = 0; kind < kEventKinds; ++kind)
+    saved.events[kind] = {.pending = settings_.events[kind].pending, .unread = settings_.events[kind].unread};
+  saved.changed_namespaces.assign(settings_.changed_namespaces.begin(), settings_.changed_namespaces.end());
+  saved.event_requests.assign(event_requests_.begin(), event_requests_.end());
+  return saved;
+}
+
+cleat::Status TargetController::Restore(const SavedController& saved, uint64_t now_ns) {
+  constexpr uint32_t kHealthEvents = 0xff;
+  constexpr size_t kFeaturesMax = 16;  // more than there are
+  const auto wrong = [](std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); };
+  if (saved.kato_ms == 0 || saved.kato_ms > fabrics::kKeepAliveMsMax)
+    return wrong(fmt::format("a keep alive timeout of {} ms", saved.kato_ms));
+  if ((saved.configuration & kEnable) == 0 || CheckEnable(saved.configuration) != status_field::kSuccess)
+    return wrong(fmt::format("a configuration of {:#x}", saved.configuration));
+  if (saved.queues_granted > subsystem_->config().io_queues_max || saved.queues_granted >= kQueuesMax)
+    return wrong(fmt::format("{} I/O queues", saved.queues_granted));
+  if ((saved.events_enabled & ~(EventsOf(discovery()) | kHealthEvents)) != 0)
+    return wrong(fmt::format("the events {:#x}", saved.events_enabled));
+  if (saved.features.size() > kFeaturesMax || saved.event_requests.size() > kEventRequestsMax)
+    return wrong(fmt::format("{} features and {} Asynchronous Event Requests", saved.features.size(),
+                             saved.event_requests.size()));
+  const std::set<uint16_t> requests(saved.event_requests.begin(), saved.event_requests.end());
+  if (requests.size() != saved.event_requests.size()) return wrong("a command identifier twice");
+  for (const uint32_t nsid : saved.changed_namespaces)
+    if (nsid == 0 || nsid > kNamespacesMax) return wrong(fmt::format("namespace {} has changed", nsid));
+
+  configuration_ = saved.configuration;
+  status_ = kReady;
+  kato_ms_ = RoundUpKato(saved.kato_ms);
+  deadline_ns_ = std::min(saved.deadline_ns, now_ns + kato_ms_ * kMillisecondNs);
+  settings_.queues_granted = saved.queues_granted;
+  settings_.events_enabled = saved.events_enabled;
+  settings_.features = saved.features;
+  for (size_t kind = 0; kind < kEventKinds; ++kind)
+    settings_.events[kind] = {.pending = saved.events[kind].pending, .unread = saved.events[kind].unread};
+  settings_.changed_namespaces = {saved.changed_namespaces.begin(), saved.changed_namespaces.end()};
+  event_requests_ = {saved.event_requests.begin(), saved.event_requests.end()};
+  return {};
+}
+
 }  // namespace cleat::nvme::target

@@ -27,6 +27,7 @@
 #include "nvme/fabrics/capsule.h"
 #include "nvme/fabrics/commands.h"
 #include "nvme/fabrics/events.h"
+#include "nvme/target/hand_over/saved_controller.h"
 #include "nvme/target/limits.h"
 #include "nvme/target/subsystem.h"
 
@@ -115,6 +116,10 @@ class TargetController {
   uint32_t io_queues_max() const;          // the largest queue identifier that may be connected now
   uint32_t kato_ms() const { return kato_ms_; }
 
+  // Whether another process may go on with it: ready, of a host that is believed, and of a subsystem.
+  bool may_be_saved() const { return ready() && !resetting_ && proved_ && subsystem_ != nullptr; }
+  SavedController Save() const;
+
   // A command of the admin queue other than Connect. `data`: what came with it. Checks Expired itself: an answer of an expired controller is
   // Command Aborted (keep alive timer expired), and the association ends.
   Answer Execute(const fabrics::SubmissionEntry& entry, std::span<const uint8_t> data, uint64_t now_ns);
@@ -166,6 +171,8 @@ class TargetController {
 
   // ---- controller.cc: life, properties, events
   friend class Target;
+  // Of one that was just made for it: it goes on as `saved` says. kInvalidArgument.
+  cleat::Status Restore(const SavedController& saved, uint64_t now_ns);
   void AddQueue(uint16_t queue_id) { queues_.set(queue_id); }
   Answer Fabrics(const Entry& entry, uint64_t now_ns);
   Answer PropertyGet(const Entry& entry) const;

@@ -24,6 +24,26 @@ cleat::Status CheckText(const std::string& text, size_t bytes_max, std::string_v
                fmt::format("{} is 1 to {} printable ASCII characters", what, bytes_max));
 }
 
+// Each address leads to one engine, or a host could not tell one path from the other.
+cleat::Status CheckAddresses(const SubsystemConfig& config) {
+  const auto refuse = [](std::string why) { return Error(ErrorCode::kInvalidArgument, std::move(why)); };
+  if (config.addresses.empty() || config.addresses.size() > kAddressesMax)
+    return refuse(
+        fmt::format("a subsystem has 1 to {} addresses, not {}", kAddressesMax, config.addresses.size()));
+  if (config.standby_addresses.size() > kAddressesMax)
+    return refuse(fmt::format("a subsystem has at most {} standby addresses, not {}", kAddressesMax,
+                              config.standby_addresses.size()));
+  std::set<std::string> standby;
+  for (const fabrics::TransportAddress& address : config.standby_addresses) {
+    const std::string text = fabrics::TextOfAddress(address);
+    if (std::ranges::find(config.addresses, address) != config.addresses.end())
+      return refuse(fmt::format("{} is both an address of the subsystem and a standby address", text));
+    if (!standby.insert(text).second)
+      return refuse(fmt::format("{} is a standby address of the subsystem twice", text));
+  }
+  return {};
+}
+
 }  // namespace
 
 cleat::Status CheckHosts(const std::vector<HostAccess>& hosts) {
@@ -46,18 +66,14 @@ cleat::Status CheckConfig(const SubsystemConfig& config) {
   if (config.nqn == fabrics::kDiscoveryNqn) return refuse("the subsystem's NQN is the discovery service's");
   CLEAT_TRY(CheckText(config.serial, kSerialBytes, "the serial number"));
   CLEAT_TRY(CheckText(config.model, kModelBytes, "the model"));
-  if (config.addresses.empty() || config.addresses.size() > kAddressesMax)
-    return refuse(
-        fmt::format("a subsystem has 1 to {} addresses, not {}", kAddressesMax, config.addresses.size()));
+  CLEAT_TRY(CheckAddresses(config));
   CLEAT_TRY(CheckHosts(config.hosts));
   if (config.io_queues_max == 0 || config.io_queues_max > kIoQueuesMax)
     return refuse(
         fmt::format("a controller has 1 to {} I/O queues, not {}", kIoQueuesMax, config.io_queues_max));
-  if (config.controller_id_first == 0 || config.controller_id_first > config.controller_id_last ||
-      config.controller_id_last > fabrics::kControllerIdLast) {
-    return refuse(fmt::format("controllers' identifiers are from 1 to {}, not from {} to {}",
-                              fabrics::kControllerIdLast, config.controller_id_first,
-                              config.controller_id_last));
+  if (config.controller_id_begin == 0 || config.controller_id_begin > fabrics::kControllerIdLast) {
+    return refuse(fmt::format("controllers' identifiers are from 1 to {}, {} is none",
+                              fabrics::kControllerIdLast, config.controller_id_begin));
   }
   return {};
 }
@@ -104,7 +120,7 @@ void Subsystem::Put(uint32_t nsid, const NamespaceShape& shape) {
     namespaces_[nsid]->shape = shape;
     return;
   }
-  namespaces_[nsid] = Entry{.shape = shape, .changes = ++ana_changes_};
+  namespaces_[nsid] = Entry{.shape = shape, .ana = ana_of_new_, .changes = ++ana_changes_};
 }
 
 void Subsystem::Remove(uint32_t nsid) {
@@ -118,6 +134,13 @@ bool Subsystem::SetAna(uint32_t nsid, fabrics::AnaState state) {
   entry.ana = state;
   entry.changes = ++ana_changes_;
   return true;
+}
+
+bool Subsystem::SetAna(fabrics::AnaState state) {
+  ana_of_new_ = state;
+  bool changed = false;
+  for (const uint32_t nsid : Active(0)) changed |= SetAna(nsid, state);
+  return changed;
 }
 
 bool Subsystem::any_write_zeroes() const {

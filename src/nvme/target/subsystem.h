@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An NVM subsystem: its names, who is let in, its namespaces, and how good this engine's way to each of them is (ANA). Each namespace is its own
-// ANA group, whose identifier is the NSID, so that disks become inaccessible one by one.
+// ANA group, whose identifier is the NSID, so that disks may become inaccessible one by one. Two engines may show one subsystem at a time: the one
+// that serves it, and one that stands by, whose way to all namespaces is inaccessible until it serves them.
 //
 // Source: NVM Express Base Specification 2.0 ("base"), 3.1, 8.1 (ANA), 8.9 (namespaces). Of the control reactor; pure. Owned by Target, which
 // changes it; others read it.
@@ -28,12 +29,15 @@ struct SubsystemConfig {
   std::string serial;           // SN: 1 to 20 printable bytes
   std::string model = "Cleat";  // MN: 1 to 40
   std::vector<fabrics::TransportAddress>
-      addresses;                  // where the engine listens for it: 1 to kAddressesMax, wildcards too
+      addresses;  // where the engine that serves it listens: 1 to kAddressesMax, wildcards too
+  std::vector<fabrics::TransportAddress>
+      standby_addresses;          // where one that stands by does: at most kAddressesMax, none of `addresses`
   std::vector<HostAccess> hosts;  // that are let in, at most kHostsMax, each NQN once; none: nobody
   uint32_t io_queues_max = 8;     // of one controller, from 1 on
-  // The identifiers of its controllers, taken in turn. Engines that show one subsystem have ranges that are apart.
-  uint16_t controller_id_first = 1;
-  uint16_t controller_id_last = fabrics::kControllerIdLast;
+  // The identifier of its first controller, 1 to kControllerIdLast; the others follow in turn. Hosts refuse a controller that has the identifier of
+  // another one of the subsystem, which may be another engine's: so each engine begins at random. The next try of a host that was unlucky gets
+  // the next identifier.
+  uint16_t controller_id_begin = 1;
 };
 // kInvalidArgument, with the field's name.
 cleat::Status CheckConfig(const SubsystemConfig& config);
@@ -55,6 +59,8 @@ class Subsystem {
   std::vector<uint32_t> Active(uint32_t after) const;
   // Of a namespace that is there. I/O commands for one that is not usable are answered with PathStatusOf.
   fabrics::AnaState ana_state(uint32_t nsid) const;
+  // Another engine serves it: namespaces that come are inaccessible.
+  bool stands_by() const { return ana_of_new_ == fabrics::AnaState::kInaccessible; }
   uint64_t ana_changes(uint32_t nsid) const;             // of one group, and
   uint64_t ana_changes() const { return ana_changes_; }  // of all
 
@@ -75,10 +81,12 @@ class Subsystem {
   void Put(uint32_t nsid, const NamespaceShape& shape);
   void Remove(uint32_t nsid);
   bool SetAna(uint32_t nsid, fabrics::AnaState state);  // whether it is another
+  bool SetAna(fabrics::AnaState state);  // of all, those that are to come too; whether any was another
 
   SubsystemConfig config_;
   std::map<std::string, HostAccess, std::less<>> hosts_;             // by NQN
   std::array<std::optional<Entry>, kNamespacesMax + 1> namespaces_;  // by NSID
+  fabrics::AnaState ana_of_new_ = fabrics::AnaState::kOptimized;
   uint64_t ana_changes_ = 0;
 };
 

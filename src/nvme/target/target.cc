@@ -19,7 +19,7 @@ using fabrics::ConnectData;
 using fabrics::SubmissionEntry;
 using fabrics::TransportAddress;
 
-constexpr uint16_t kFirstId = 1;
+constexpr uint16_t kFirstId = 1;  // of the discovery service's controllers, and behind kControllerIdLast
 constexpr uint64_t kAuthenticationAsked = 1U << 17;  // of Connect's result: AUTHREQ's ATR
 
 void CheckLimits(const TargetLimits& limits) {
@@ -78,13 +78,39 @@ bool IsWildcard(const TransportAddress& address) {
   return std::ranges::all_of(address.address, [](uint8_t byte) { return byte == 0; });
 }
 
+// All addresses at which a host that came by `local` finds the subsystem, each once: of the engine that serves it and of one that stands by,
+// whichever is asked, so that hosts have a path to either before they need it.
+std::vector<TransportAddress> WhereIs(const Subsystem& subsystem, const TransportAddress& local) {
+  std::vector<TransportAddress> where;
+  const auto add = [&](TransportAddress address) {
+    if (IsWildcard(address)) {
+      // Of all addresses that it stands for the host knows one that leads here.
+      if (address.family != local.family) return;
+      address.address = local.address;
+    }
+    if (std::ranges::find(where, address) == where.end()) where.push_back(address);
+  };
+  std::ranges::for_each(subsystem.config().addresses, add);
+  std::ranges::for_each(subsystem.config().standby_addresses, add);
+  return where;
+}
+
+// Whether a host that came by `local` may mean the subsystem: one that stands by is reached by its standby addresses alone, whoever else listens in
+// this process for others, as the engine that serves it may share the other addresses.
+bool IsReachedBy(const Subsystem& subsystem, const TransportAddress& local) {
+  const auto& own = subsystem.config().standby_addresses;
+  if (!subsystem.stands_by() || own.empty()) return true;
+  return std::ranges::any_of(own, [&local](const TransportAddress& address) {
+    return address.port == local.port && (IsWildcard(address) || address == local);
+  });
+}
+
 }  // namespace
 
 struct Target::Shown {
   std::unique_ptr<Subsystem> subsystem;  // nullptr: the discovery service
-  uint16_t id_first = kFirstId;
-  uint16_t id_last = fabrics::kControllerIdLast;
   uint16_t id_next = kFirstId;
+  bool lets_in = true;
   std::map<uint16_t, std::unique_ptr<TargetController>> controllers;  // by identifier
 
   std::string_view nqn() const {
@@ -149,8 +175,7 @@ cleat::Status Target::Add(SubsystemConfig config) {
                  fmt::format("there are {} subsystems, more can't be", kSubsystemsMax));
   }
   auto shown = std::make_unique<Shown>();
-  shown->id_first = shown->id_next = config.controller_id_first;
-  shown->id_last = config.controller_id_last;
+  shown->id_next = config.controller_id_begin;
   shown->subsystem = std::make_unique<Subsystem>(std::move(config));
   const Subsystem& subsystem = *shown->subsystem;
   subsystems_.emplace(subsystem.config().nqn, std::move(shown));
@@ -242,6 +267,13 @@ cleat::Status Target::SetAna(std::string_view nqn, uint32_t nsid, fabrics::AnaSt
   return {};
 }
 
+cleat::Status Target::SetAna(std::string_view nqn, fabrics::AnaState state) {
+  CLEAT_ASSIGN(Shown* const shown, Known(nqn));
+  if (!shown->subsystem->SetAna(state)) return {};
+  for (const auto& [id, controller] : shown->controllers) controller->AnaChanged();
+  return {};
+}
+
 // ---- The discovery log
 
 std::vector<uint8_t> Target::DiscoveryLogOf(const TargetController& controller) const {
@@ -252,17 +284,8 @@ std::vector<uint8_t> Target::DiscoveryLogOf(const TargetController& controller) 
   for (const auto& [nqn, shown] : subsystems_) {
     const HostAccess* const host = shown->subsystem->FindHost(controller.host_nqn());
     if (host == nullptr) continue;
-    std::vector<TransportAddress> addresses;
-    for (TransportAddress address : shown->subsystem->config().addresses) {
-      if (IsWildcard(address)) {
-        // Of all addresses that it stands for the host knows one that leads here.
-        if (address.family != controller.local().family) continue;
-        address.address = controller.local().address;
-      }
-      if (std::ranges::find(addresses, address) == addresses.end()) addresses.push_back(address);
-    }
     uint16_t port_id = 0;
-    for (const TransportAddress& address : addresses) {
+    for (const TransportAddress& address : WhereIs(*shown->subsystem, controller.local())) {
       // More than hosts read.
       if (entries.size() >= fabrics::kDiscoveryRecordsMax) break;
       entries.push_back({.nqn = nqn, .address = address, .port_id = ++port_id, .tls = host->psk != nullptr});
@@ -349,7 +372,9 @@ Connected Target::Connect(const SubmissionEntry& entry, std::span<const uint8_t>
   Request request;
   if (Answer answer = Parse(entry, data, request); !answer.ok()) return {.answer = std::move(answer)};
   Shown* const shown = FindShown(request.subsystem_nqn);
-  if (shown == nullptr) return {.answer = ForNow(InvalidInData(offsetof(ConnectData, subsystem_nqn)))};
+  const bool is_reached = shown != nullptr && shown->lets_in &&
+                          (shown->subsystem == nullptr || IsReachedBy(*shown->subsystem, local));
+  if (!is_reached) return {.answer = ForNow(InvalidInData(offsetof(ConnectData, subsystem_nqn)))};
   const HostAccess* const host =
       shown->subsystem == nullptr ? nullptr : shown->subsystem->FindHost(request.host_nqn);
   const bool is_known = host != nullptr || shown->subsystem == nullptr;
@@ -362,18 +387,18 @@ Connected Target::Connect(const SubmissionEntry& entry, std::span<const uint8_t>
                                : ConnectQueue(request, *shown);
 }
 
+bool Target::IsUsed(const Shown& shown, uint16_t id) const {
+  return shown.controllers.contains(id) || std::ranges::any_of(leaving_, [&](const auto& other) {
+           return other->nqn() == shown.nqn() && other->controllers.contains(id);
+         });
+}
+
 // In turn, so that an identifier that was given back is not another controller's soon.
 std::optional<uint16_t> Target::NewId(Shown& shown) const {
-  const auto is_used = [&](uint16_t id) {
-    return shown.controllers.contains(id) || std::ranges::any_of(leaving_, [&](const auto& other) {
-             return other->nqn() == shown.nqn() && other->controllers.contains(id);
-           });
-  };
-  const uint32_t ids = shown.id_last - shown.id_first + 1U;
-  for (uint32_t tried = 0; tried < ids; ++tried) {
+  for (uint32_t tried = 0; tried < fabrics::kControllerIdLast; ++tried) {
     const uint16_t id = shown.id_next;
-    shown.id_next = id == shown.id_last ? shown.id_first : static_cast<uint16_t>(id + 1);
-    if (!is_used(id)) return id;
+    shown.id_next = id == fabrics::kControllerIdLast ? kFirstId : static_cast<uint16_t>(id + 1);
+    if (!IsUsed(shown, id)) return id;
   }
   return std::nullopt;
 }
@@ -466,6 +491,46 @@ cleat::Status Target::Admit(TargetController& controller, uint64_t now_ns) {
   controller.RestartTimer(now_ns);
   --unproved_;
   return {};
+}
+
+// ---- Associations that another process had
+
+Result<TargetController*> Target::Restore(std::string_view nqn, const SavedController& saved,
+                                          ControllerOwner& owner, uint64_t now_ns) {
+  CLEAT_ASSIGN(Shown* const shown, Known(nqn));
+  const HostAccess* const host = shown->subsystem->FindHost(saved.host_nqn);
+  if (host == nullptr || host->psk != nullptr) {
+    return Error(ErrorCode::kPermissionDenied,
+                 fmt::format("host {} is {}", saved.host_nqn,
+                             host == nullptr ? "not let in" : "let in by its pre-shared key alone"));
+  }
+  if (saved.id < kFirstId || saved.id > fabrics::kControllerIdLast)
+    return Error(ErrorCode::kInvalidArgument, fmt::format("{} identifies no controller", saved.id));
+  if (IsUsed(*shown, saved.id))
+    return Error(ErrorCode::kAlreadyExists, fmt::format("there is a controller {} already", saved.id));
+  if (!HasRoomFor(*shown, saved.host_nqn, /*proves=*/false))
+    return Error(ErrorCode::kResourceExhausted, "there are too many controllers");
+  auto controller =
+      std::make_unique<TargetController>(TargetController::Config{.id = saved.id,
+                                                                  .host_nqn = saved.host_nqn,
+                                                                  .host_id = saved.host_id,
+                                                                  .kato_ms = saved.kato_ms,
+                                                                  .local = saved.local,
+                                                                  .firmware = firmware_},
+                                         limits_, shown->subsystem.get(), nullptr, owner, now_ns);
+  CLEAT_TRY(controller->Restore(saved, now_ns));
+  if (controller->Expired(now_ns))
+    return Error(ErrorCode::kDeadlineExceeded, "the keep alive timeout is over");
+  TargetController* const made = controller.get();
+  shown->controllers.emplace(saved.id, std::move(controller));
+  ++controllers_;
+  return made;
+}
+
+void Target::LetIn(std::string_view nqn, bool lets_in) {
+  const auto found = subsystems_.find(nqn);
+  CLEAT_CHECK(found != subsystems_.end());
+  found->second->lets_in = lets_in;
 }
 
 // ---- Ends

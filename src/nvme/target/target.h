@@ -62,8 +62,10 @@ class Target final : private TargetController::DiscoveryLogSource {
   cleat::Status PutNamespace(std::string_view nqn, uint32_t nsid, const NamespaceShape& shape);
   // kNotFound: there is no such subsystem, or namespace.
   cleat::Status RemoveNamespace(std::string_view nqn, uint32_t nsid);
-  // Of a namespace that is there, kOptimized to begin with. kNotFound.
+  // Of a namespace that is there, to begin with what the subsystem has. kNotFound.
   cleat::Status SetAna(std::string_view nqn, uint32_t nsid, fabrics::AnaState state);
+  // Of all namespaces of the subsystem, and of those that come later: kOptimized to begin with. kNotFound.
+  cleat::Status SetAna(std::string_view nqn, fabrics::AnaState state);
 
   // ---- TLS
 
@@ -84,6 +86,14 @@ class Target final : private TargetController::DiscoveryLogSource {
                     uint64_t now_ns);
   // The host has proved on the admin queue of this controller who it is: from now on its commands are executed. kUnavailable: it ends.
   cleat::Status Admit(TargetController& controller, uint64_t now_ns);
+  // An association goes on here that another process had: its host is let in as it would be by Connect in plain TCP, and is believed where it has
+  // proved itself there. kNotFound: no such subsystem; kPermissionDenied: the host is not let in so; kAlreadyExists: a controller here has the
+  // identifier; kResourceExhausted; kDeadlineExceeded: the host was not heard from for too long; kInvalidArgument: a value that no controller
+  // has. Queues that it had join by Join.
+  Result<TargetController*> Restore(std::string_view nqn, const SavedController& saved,
+                                    ControllerOwner& owner, uint64_t now_ns);
+  // Whether Connects are taken to the subsystem, which has to be there. The ones that are not hear what they hear of none.
+  void LetIn(std::string_view nqn, bool lets_in);
   // The association is over, all its queues have ended: the controller is destroyed.
   void End(TargetController& controller);
   // Controllers whose deadline is over are told to end.
@@ -102,6 +112,7 @@ class Target final : private TargetController::DiscoveryLogSource {
   bool HasRoomFor(const Shown& shown, const std::string& host_nqn, bool proves) const;
   static std::shared_ptr<const auth::ChapSecrets> ProofOf(const Shown& shown, const std::string& host_nqn);
   std::optional<uint16_t> NewId(Shown& shown) const;
+  bool IsUsed(const Shown& shown, uint16_t id) const;
   Shown* FindShown(std::string_view nqn) const;
   Result<Shown*> Known(std::string_view nqn) const;
   template <typename Function>
