@@ -55,6 +55,12 @@ void AdminQueue::ConnectTimer::Fire(Timer& timer) {
 
 TargetCommand* AdminQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_capsule_bytes) {
   if (!MayTake()) return nullptr;
+  AdminCommand& command = NewCommand();
+  Resize(command, in_capsule_bytes);
+  return &command;
+}
+
+AdminQueue::AdminCommand& AdminQueue::NewCommand() {
   size_t number = 0;
   while (number < commands_.size() && commands_[number]->in_use) ++number;
   if (number == commands_.size()) {
@@ -63,8 +69,7 @@ TargetCommand* AdminQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_ca
   }
   AdminCommand& command = *commands_[number];
   command.in_use = true;
-  Resize(command, in_capsule_bytes);
-  return &command;
+  return command;
 }
 
 bool AdminQueue::MayTake() const {
@@ -81,6 +86,12 @@ void AdminQueue::Resize(AdminCommand& command, uint32_t bytes) {
   command.region = block::MemoryRegion::Borrow(command.memory.data(), bytes);
   command.segment = {command.region.get(), 0, bytes};
   command.data = {&command.segment, 1};
+}
+
+// What came with it, in one piece.
+std::span<const uint8_t> AdminQueue::DataOf(const AdminCommand& command) {
+  if (command.data.empty()) return {};
+  return {command.data.front().data(), command.data.front().length_bytes};
 }
 
 TargetCommand* AdminQueue::Find(uint16_t tag) {
@@ -104,7 +115,7 @@ void AdminQueue::DataCame(TargetCommand& of_target) {
 void AdminQueue::Execute(AdminCommand& command) {
   if (login_ != nullptr) return LogIn(command);
   if (controller_ == nullptr) return Connect(command);
-  const Answer answer = controller_->Execute(command.entry, command.memory, host_.control().now_ns());
+  const Answer answer = controller_->Execute(command.entry, DataOf(command), host_.control().now_ns());
   if (connection_->ended()) return;  // with this command
   PublishDeadline();
   // A reset or a shutdown concerns I/O queues, too, whose hosts have not proved themselves yet: the controller does not know them.
@@ -130,7 +141,7 @@ void AdminQueue::Reply(AdminCommand& command, const Answer& answer) {
 }
 
 void AdminQueue::Connect(AdminCommand& command) {
-  const auto connected = host_.target().Connect(command.entry, command.memory, local_, stream_->secured(),
+  const auto connected = host_.target().Connect(command.entry, DataOf(command), local_, stream_->secured(),
                                                 *this, host_.control().now_ns());
   if (!connected.answer.ok()) {
     spdlog::debug("{}: Connect refused with status {:#x}", peer_, connected.answer.status);
@@ -180,7 +191,7 @@ void AdminQueue::BeginLogin(std::shared_ptr<const nvme::auth::ChapSecrets> secre
 }
 
 void AdminQueue::LogIn(AdminCommand& command) {
-  const Answer answer = login_->Execute(command.entry, command.memory);
+  const Answer answer = login_->Execute(command.entry, DataOf(command));
   if (answer.kind == Answer::Kind::kHeld) {
     command.held = true;
     return;
@@ -259,27 +270,31 @@ void AdminQueue::MoveToAssociation() {
   AdminQueue& association = *std::exchange(moves_to_, nullptr);
   association.coming_.erase(this);
   stream_->Stop();
-  association.AddQueue(queue_id_, std::move(connection_), std::move(stream_), std::move(descriptor_));
+  QueueParts parts{.connection = std::move(connection_),
+                   .stream = std::move(stream_),
+                   .peer = peer_address_,
+                   .descriptor = std::move(descriptor_)};
+  association.AddQueue(queue_id_, std::move(parts));
   OverIfDrained();
 }
 
-void AdminQueue::AddQueue(uint16_t queue_id, std::unique_ptr<nvme::tcp::TargetConnection> connection,
-                          std::unique_ptr<TargetStream> stream, DescriptorBudget::Reservation descriptor) {
-  const AdminQueueHost::Place place = host_.PlaceOf(*controller_, queue_id, stream->incoming_cpu());
+void AdminQueue::AddQueue(uint16_t queue_id, QueueParts of_queue) {
+  const AdminQueueHost::Place place = host_.PlaceOf(*controller_, queue_id, of_queue.stream->incoming_cpu());
   IoQueue::Parts parts{
       .control = host_.control(),
       .port = place.port,
       .subsystem = place.subsystem,
-      .connection = std::move(connection),
-      .stream = std::move(stream),
+      .connection = std::move(of_queue.connection),
+      .stream = std::move(of_queue.stream),
       .tuning = host_.tuning(),
       .name = fmt::format("{}, queue {}", peer_, queue_id),
       .association = this,
       .deadline_ns = deadline_ns_,
-      .on_drained = [this, queue_id](const Error& reason) { QueueDrained(queue_id, reason); }};
+      .on_drained = [this, queue_id](const Error& reason) { QueueDrained(queue_id, reason); },
+      .commands = std::move(of_queue.commands)};
   const auto queue = std::make_shared<IoQueue>(std::move(parts));
-  io_queues_.emplace(queue_id, Queue{queue, std::move(descriptor), place.claim});
-  queue->Post([queue] { queue->Start(); });
+  io_queues_.emplace(queue_id, Queue{queue, std::move(of_queue.descriptor), place.claim, of_queue.peer});
+  host_.StartQueue(*controller_, queue);
   if (closing_ || !controller_->ready())
     CloseQueues({ErrorCode::kUnavailable, peer_ + ": its association ends"});
   host_.AssociationChanged(*controller_, 1);

@@ -26,6 +26,7 @@
 #include "nvme/target/target.h"
 #include "nvme/tcp_target/target_connection.h"
 #include "nvmf/login/login_line.h"
+#include "nvmf_target/hand_over/saved_association.h"
 #include "nvmf_target/io/io_queue.h"
 #include "nvmf_target/login/host_login.h"
 #include "nvmf_target/socket/listener.h"
@@ -50,6 +51,9 @@ class AdminQueueHost {
   virtual Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id,
                         int incoming_cpu) = 0;
   virtual uint32_t in_capsule_bytes() const = 0;
+  // A new I/O queue of the controller's starts, on its own reactor, now or when its subsystem is through with what it does to all queues.
+  virtual void StartQueue(const nvme::target::TargetController& controller,
+                          std::shared_ptr<IoQueue> queue) = 0;
   virtual void AssociationBegan(const nvme::target::TargetController& controller,
                                 const std::string& peer) = 0;
   // The association has so many I/O queues more.
@@ -94,6 +98,22 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   // Its association and all queues of it end. As long as the storage takes.
   void Close(const Error& reason);
 
+  // ---- From one process to the next (admin_queue_hand_over.cc)
+  // Instead of Start, of a queue that was made with the socket of the association's admin queue. An error: the association is none that may go on
+  // here, and this queue is to be destroyed with it. `descriptors`: of the I/O queues' sockets.
+  cleat::Status Restore(const std::string& nqn, SavedAssociation& saved,
+                        std::vector<DescriptorBudget::Reservation> descriptors);
+  // By their identifiers.
+  std::map<uint16_t, std::shared_ptr<IoQueue>> queues() const;
+  // One that was saved: it is over. Its host's address.
+  nvme::fabrics::TransportAddress TakeOut(uint16_t queue_id);
+  // Whether another process may go on with the association, of which all I/O queues were taken out.
+  bool may_leave() const;
+  // With the admin queue's socket alone. It is over with that, and is to be destroyed.
+  SavedAssociation Leave();
+  // Close, of an association that can't leave; its queues that could were taken out.
+  void GiveUp(const Error& reason);
+
   // nullptr: it is not an association yet.
   const nvme::target::TargetController* controller() const { return controller_; }
   size_t io_queues() const { return io_queues_.size(); }
@@ -135,6 +155,7 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   void LoginIsLate() override;
 
   static void Resize(AdminCommand& command, uint32_t bytes);
+  static std::span<const uint8_t> DataOf(const AdminCommand& command);
   void Execute(AdminCommand& command);
   void Connect(AdminCommand& command);
   bool MayTake() const;
@@ -151,8 +172,19 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   void Reply(AdminCommand& command, const nvme::target::Answer& answer);
   // Of an I/O queue: the association that it belongs to takes it over, once the answer to its Connect has left.
   void MoveToAssociation();
-  void AddQueue(uint16_t queue_id, std::unique_ptr<nvme::tcp::TargetConnection> connection,
-                std::unique_ptr<TargetStream> stream, DescriptorBudget::Reservation descriptor);
+  // Of a connection that is, or was elsewhere, an I/O queue's.
+  struct QueueParts {
+    std::unique_ptr<nvme::tcp::TargetConnection> connection;
+    std::unique_ptr<TargetStream> stream;
+    nvme::fabrics::TransportAddress peer;
+    DescriptorBudget::Reservation descriptor;
+    std::vector<nvme::tcp::SavedCommand> commands = {};
+  };
+  void AddQueue(uint16_t queue_id, QueueParts parts);
+  AdminCommand& NewCommand();
+  cleat::Status Check(const SavedAssociation& saved) const;
+  cleat::Status RestoreController(const std::string& nqn, const SavedAssociation& saved);
+  void TakeBack(nvme::tcp::SavedCommand& saved);
   void CloseQueues(const Error& reason);
   void BecomeIdentified();
   void PublishDeadline();
@@ -176,6 +208,7 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
     std::shared_ptr<IoQueue> queue;
     DescriptorBudget::Reservation descriptor;
     std::shared_ptr<void> claim;  // of its place
+    nvme::fabrics::TransportAddress peer;
   };
   std::map<uint16_t, Queue> io_queues_;
   std::set<AdminQueue*> coming_;    // I/O queues whose Connect is being answered

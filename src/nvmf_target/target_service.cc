@@ -13,6 +13,7 @@
 
 namespace cleat::nvmf_target {
 
+using nvme::fabrics::AnaState;
 using nvme::fabrics::TextOfAddress;
 using nvme::fabrics::TransportAddress;
 
@@ -67,7 +68,7 @@ Status TargetService::AddSubsystem(SubsystemParts parts) {
   shown.reactors = std::move(parts.reactors);
   shown.on_change = std::move(parts.on_change);
   for (Reactor* const reactor : shown.reactors) {
-    if (!shown.ports.contains(reactor)) shown.ports.emplace(reactor, std::make_unique<SubsystemPort>());
+    if (!shown.ports.contains(reactor)) shown.ports.emplace(reactor, std::make_shared<SubsystemPort>());
   }
   subsystems_.emplace(nqn, std::move(shown));
   return Ok{};
@@ -76,39 +77,110 @@ Status TargetService::AddSubsystem(SubsystemParts parts) {
 void TargetService::RemoveSubsystem(const std::string& nqn) {
   const Shown* const shown = Find(nqn);
   if (shown == nullptr) return;
-  CLEAT_CHECK(!shown->served && shown->namespaces.empty());
+  CLEAT_CHECK(!shown->in_target() && shown->namespaces.empty());
   subsystems_.erase(nqn);
 }
 
-Status TargetService::Serve(const std::string& nqn, Addresses addresses) {
-  Shown& shown = *Find(nqn);
-  if (shown.served) return Ok{};
+Status TargetService::Show(Shown& shown, std::span<const TransportAddress> where, Addresses addresses,
+                           AnaState ana) {
+  const std::string& nqn = shown.config.nqn;
+  shown.config.controller_id_begin =
+      static_cast<uint16_t>(control_.random().Between(1, nvme::fabrics::kControllerIdLast));
   CLEAT_TRY(target_.Add(shown.config));
+  CLEAT_CHECK(target_.SetAna(nqn, ana).ok());
   for (const auto& [nsid, space] : shown.namespaces) {
     const Status put = target_.PutNamespace(nqn, nsid, space.shape);
     CLEAT_CHECK(put.ok());  // AddNamespace has checked it
   }
-  if (Status listening = Listen(shown.config, addresses); !listening.ok()) {
-    (void)target_.Remove(nqn);
-    return listening;
+  Status listening = Listen(where, addresses);
+  if (!listening.ok()) (void)target_.Remove(nqn);
+  return listening;
+}
+
+void TargetService::PostPathStatus(const Shown& shown, AnaState ana) {
+  for (const auto& [reactor, port] : shown.ports)
+    reactor->PostCall([port, ana] { port->path_status = nvme::target::PathStatusOf(ana); });
+}
+
+Task<void> TargetService::BecomeInaccessible(const Shown& shown) {
+  for (const auto& [reactor, port] : shown.ports) {
+    co_await reactor->Enter();
+    port->path_status = nvme::target::PathStatusOf(AnaState::kInaccessible);
+    co_await control_.Enter();
+  }
+}
+
+void TargetService::PostCounters(const Shown& shown) {
+  for (const auto& [reactor, port] : shown.ports) {
+    for (const auto& [nsid, space] : shown.namespaces) {
+      reactor->PostCall(
+          [&of_reactor = PortOf(*reactor), port, index = nsid - 1, on = space.channel_on(*reactor)] {
+            of_reactor.UseCounters(on.reactor_counters);
+            port->namespaces[index].counters = on.counters;
+          });
+    }
+  }
+}
+
+Status TargetService::StandBy(const std::string& nqn) {
+  Shown& shown = *Find(nqn);
+  CLEAT_CHECK(!shown.served);
+  const auto& where = shown.config.standby_addresses;
+  if (shown.stands_by || where.empty()) return Ok{};
+  // Ahead of the first queue, whoever has let its hosts go before.
+  PostPathStatus(shown, AnaState::kInaccessible);
+  // The next engine that is to stand by may listen there already.
+  CLEAT_TRY(Show(shown, where, Addresses::kShared, AnaState::kInaccessible));
+  shown.stands_by = true;
+  return Ok{};
+}
+
+Status TargetService::Serve(const std::string& nqn, Addresses addresses,
+                            std::vector<SavedAssociation> associations) {
+  Shown& shown = *Find(nqn);
+  if (shown.served) return Ok{};
+  if (shown.stands_by) {
+    CLEAT_TRY(Listen(shown.config.addresses, addresses));
+    StopListening(shown.config.standby_addresses);
+  } else {
+    CLEAT_TRY(Show(shown, shown.config.addresses, addresses, AnaState::kOptimized));
   }
   shown.served = true;
+  shown.stands_by = false;
+  PostCounters(shown);
+  // The reactors before the hosts, which then find it true; where other paths of theirs were handed over, behind what was in flight on these.
+  if (associations.empty()) PostPathStatus(shown, AnaState::kOptimized);
+  CLEAT_CHECK(target_.SetAna(nqn, AnaState::kOptimized).ok());
+  if (!associations.empty()) Restore(nqn, std::move(associations));
   return Ok{};
 }
 
 Task<Status> TargetService::Withdraw(std::string nqn, uint64_t deadline_ns) {
-  Shown* const shown = Find(nqn);
-  if (shown == nullptr || !std::exchange(shown->served, false)) co_return Ok{};
-  StopListening(shown->config.addresses);
-  (void)target_.Remove(nqn);
   const Deadline deadline(control_, changed_, deadline_ns);
+  while (StartsLater(nqn) && !deadline.passed()) (void)co_await changed_.Wait();
+  if (StartsLater(nqn))
+    co_return Error(ErrorCode::kDeadlineExceeded, nqn + ": its hosts' connections are still being moved");
+  Shown* const shown = Find(nqn);
+  if (shown == nullptr || !shown->in_target()) co_return Ok{};
+  const bool served = std::exchange(shown->served, false);
+  shown->stands_by = false;
+  StopListening(served ? shown->config.addresses : shown->config.standby_addresses);
+  (void)target_.Remove(nqn);
   while (AnyQueueOf(nqn)) {
     (void)co_await changed_.Wait();
     if (!deadline.passed() || !AnyQueueOf(nqn)) continue;
-    CLEAT_CO_TRY(Serve(nqn));
+    CLEAT_CO_TRY(served ? Serve(nqn) : StandBy(nqn));
     co_return Error(ErrorCode::kDeadlineExceeded, nqn + ": requests of its hosts are still in the storage");
   }
+  // No queue is left that would ask; so no later one finds the disks of a subsystem that another process has by then.
+  co_await BecomeInaccessible(*shown);
   co_return Ok{};
+}
+
+// Looked for anew behind each wait, as a subsystem may be removed meanwhile.
+bool TargetService::StartsLater(const std::string& nqn) const {
+  const auto found = subsystems_.find(nqn);
+  return found != subsystems_.end() && found->second.starts_later;
 }
 
 bool TargetService::AnyQueueOf(const std::string& nqn) const {
@@ -121,7 +193,7 @@ bool TargetService::AnyQueueOf(const std::string& nqn) const {
 Status TargetService::SetHosts(const std::string& nqn, std::vector<nvme::target::HostAccess> hosts) {
   Shown* const shown = Find(nqn);
   if (shown == nullptr) return Error(ErrorCode::kNotFound, nqn + ": there is no such subsystem");
-  if (shown->served) CLEAT_TRY(target_.SetHosts(nqn, hosts));
+  if (shown->in_target()) CLEAT_TRY(target_.SetHosts(nqn, hosts));
   shown->config.hosts = std::move(hosts);
   return Ok{};
 }
@@ -132,7 +204,7 @@ Task<Status> TargetService::AddNamespace(std::string nqn, uint32_t nsid, Namespa
   CLEAT_CO_TRY(nvme::target::CheckShape(parts.shape));
   Shown* shown = Find(nqn);
   CLEAT_CHECK(shown != nullptr && nsid > 0 && nsid <= kNamespacesMax && !shown->namespaces.contains(nsid));
-  Shown::Namespace known{.shape = parts.shape};
+  Shown::Namespace known{.shape = parts.shape, .channel_on = parts.channel_on};
   for (const auto& [reactor, subsystem] : shown->ports) {
     IoPort& port = PortOf(*reactor);
     co_await reactor->Enter();
@@ -149,7 +221,7 @@ Task<Status> TargetService::AddNamespace(std::string nqn, uint32_t nsid, Namespa
     co_await control_.Enter();
   }
   shown->namespaces.emplace(nsid, std::move(known));
-  if (!shown->served) co_return Ok{};
+  if (!shown->in_target()) co_return Ok{};
   co_return target_.PutNamespace(nqn, nsid, parts.shape);
 }
 
@@ -158,7 +230,7 @@ Status TargetService::ChangeNamespace(const std::string& nqn, uint32_t nsid,
   Shown* const shown = Find(nqn);
   CLEAT_CHECK(shown != nullptr && shown->namespaces.contains(nsid));
   shown->namespaces[nsid].shape = shape;
-  return shown->served ? target_.PutNamespace(nqn, nsid, shape) : Ok{};
+  return shown->in_target() ? target_.PutNamespace(nqn, nsid, shape) : Ok{};
 }
 
 Task<void> TargetService::RemoveNamespace(std::string nqn, uint32_t nsid) {
@@ -166,7 +238,7 @@ Task<void> TargetService::RemoveNamespace(std::string nqn, uint32_t nsid) {
   if (shown == nullptr) co_return;
   const auto known = shown->namespaces.extract(nsid);
   if (known.empty()) co_return;
-  if (shown->served) (void)target_.RemoveNamespace(nqn, nsid);
+  if (shown->in_target()) (void)target_.RemoveNamespace(nqn, nsid);
   // On all reactors before any is waited for: what is held on one may wait for what another one has in the storage.
   for (const auto& [reactor, subsystem] : shown->ports) {
     IoPort& port = PortOf(*reactor);
@@ -198,9 +270,9 @@ Task<void> TargetService::RemoveNamespace(std::string nqn, uint32_t nsid) {
 
 // ---- Listening
 
-Status TargetService::Listen(const nvme::target::SubsystemConfig& config, Addresses addresses) {
+Status TargetService::Listen(std::span<const TransportAddress> where, Addresses addresses) {
   size_t done = 0;
-  for (const TransportAddress& address : config.addresses) {
+  for (const TransportAddress& address : where) {
     Listening& listening = listeners_[TextOfAddress(address)];
     if (listening.listener == nullptr) {
       listening.listener =
@@ -208,7 +280,7 @@ Status TargetService::Listen(const nvme::target::SubsystemConfig& config, Addres
       if (Status listens = listening.listener->Listen(address, addresses == Addresses::kShared);
           !listens.ok()) {
         listeners_.erase(TextOfAddress(address));
-        StopListening(std::span(config.addresses).first(done));
+        StopListening(where.first(done));
         return listens;
       }
       spdlog::info("{}: listens for NVMe/TCP hosts", TextOfAddress(address));

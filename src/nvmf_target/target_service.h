@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine's NVMe/TCP target: the subsystems that it shows, the addresses at which it listens, and the hosts that are connected.
 //
-// A subsystem is there from AddSubsystem on, and hosts reach it from Serve to Withdraw. Its namespaces come and go in between, and may be there
-// before it is served. The service knows no engine and no disk: whoever adds a namespace says which channel each reactor has for it.
+// A subsystem is there from AddSubsystem on, and hosts reach it from StandBy or Serve to Withdraw. Its namespaces come and go in between, and may
+// be there before. The service knows no engine and no disk: whoever adds a namespace says which channel each reactor has for it.
+//
+//   away --StandBy--> stands by: hosts come at the standby addresses, and no I/O command of theirs is executed
+//     |                  |
+//     +------Serve-------+--> served --Withdraw--> away
+//
+// While a subsystem stands by another process serves it, and has its disks: not one I/O command reaches a channel before Serve, which whoever calls it
+// does not call before the disks are this engine's. From the end of Withdraw on none does either, on no reactor.
 //
 // Of the control reactor. Calls for one namespace come one after the other.
 #pragma once
@@ -11,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -21,6 +29,7 @@
 #include "base/result.h"
 #include "nvme/target/target.h"
 #include "nvmf_target/admin_queue.h"
+#include "nvmf_target/hand_over/saved_association.h"
 #include "nvmf_target/io/io_port.h"
 #include "nvmf_target/socket/listener.h"
 #include "reactor/reactor.h"
@@ -38,7 +47,8 @@ struct NamespaceChannel {
 
 struct NamespaceParts {
   nvme::target::NamespaceShape shape;
-  // Asked on each reactor of the subsystem; what it gives outlives RemoveNamespace.
+  // Asked on each reactor of the subsystem; what it gives outlives RemoveNamespace. By Serve once more, on the control reactor, for the counters alone,
+  // which a disk that stands by has not.
   std::function<NamespaceChannel(Reactor&)> channel_on;
 };
 
@@ -76,18 +86,28 @@ class TargetService final : private AdminQueueHost {
   TargetService(const TargetService&) = delete;
   TargetService& operator=(const TargetService&) = delete;
 
-  // kAlreadyExists, kInvalidArgument.
+  // kAlreadyExists, kInvalidArgument. Where its controllers' identifiers begin is the service's to say, each time that hosts reach it anew.
   Status AddSubsystem(SubsystemParts parts);
   // Withdrawn, without namespaces. Nothing when it is not there.
   void RemoveSubsystem(const std::string& nqn);
-  // Hosts may come. An error - an address is somebody else's - changes nothing. The same again is OK.
-  // kShared: another engine of this host, which serves it no more, may listen there still, for other subsystems. A host that comes to that one is
-  // told to try again.
+  // Another process serves it: hosts may come at the standby addresses meanwhile, and see all namespaces inaccessible (ANA). Nothing where it has
+  // no such addresses. Of one that is not served, or was withdrawn. An error - an address is somebody else's - changes nothing. The same again is OK.
+  Status StandBy(const std::string& nqn);
+  // Hosts may come. Those that have come while it stood by stay, and are told that the namespaces are optimized; nobody listens at the standby addresses
+  // any more. An error - an address is somebody else's - changes nothing. The same again is OK.
+  // kShared: another engine of this host, which serves it no more, may listen there still, for other subsystems. A host that comes to that one, or to
+  // one that stands by and by another address than a standby one, is told to try again.
+  // `associations`, which another process has handed over, go on where they stood, with its namespaces, which are there. One that can't be taken is
+  // closed, and its host comes back; so are all on an error.
   enum class Addresses : uint8_t { kOwn, kShared };
-  Status Serve(const std::string& nqn, Addresses addresses = Addresses::kOwn);
+  Status Serve(const std::string& nqn, Addresses addresses = Addresses::kOwn,
+               std::vector<SavedAssociation> associations = {});
   // Its hosts are let go, and none is let in: when it returns nothing of theirs is in the storage. By that time, or kDeadlineExceeded, and it is
   // served as before.
   Task<Status> Withdraw(std::string nqn, uint64_t deadline_ns = kNoDeadline);
+  // Withdraw for a process that serves it next: the associations that can go there are the result, and leave without a word to their hosts. Others
+  // - over TLS, not proved yet, being reset or shut down, with a queue that has just ended, beyond kSavedBytesMax - are let go.
+  Task<Result<std::vector<SavedAssociation>>> HandOver(std::string nqn, uint64_t deadline_ns);
   // Hosts that are not in the list any more lose their connections.
   Status SetHosts(const std::string& nqn, std::vector<nvme::target::HostAccess> hosts);
 
@@ -111,14 +131,20 @@ class TargetService final : private AdminQueueHost {
     nvme::target::SubsystemConfig config;
     std::vector<Reactor*> reactors;
     std::function<void()> on_change;
-    std::map<Reactor*, std::unique_ptr<SubsystemPort>> ports;
+    std::map<Reactor*, std::shared_ptr<SubsystemPort>> ports;
     struct Namespace {
       nvme::target::NamespaceShape shape;
+      std::function<NamespaceChannel(Reactor&)> channel_on;
       std::unique_ptr<OlderWrites> older = std::make_unique<OlderWrites>();
     };
     std::map<uint32_t, Namespace> namespaces;
     bool served = false;
+    bool stands_by = false;  // and hosts may come
     uint64_t connections = 0;
+    // While something is done to all of its I/O queues (target_service_hand_over.cc) new ones wait here.
+    bool starts_later = false;
+    std::vector<std::shared_ptr<IoQueue>> not_started;
+    bool in_target() const { return served || stands_by; }
   };
   struct Listening {
     std::unique_ptr<Listener> listener;
@@ -148,6 +174,7 @@ class TargetService final : private AdminQueueHost {
   Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id,
                 int incoming_cpu) override;
   uint32_t in_capsule_bytes() const override;
+  void StartQueue(const nvme::target::TargetController& controller, std::shared_ptr<IoQueue> queue) override;
   void AssociationBegan(const nvme::target::TargetController& controller, const std::string& peer) override;
   void AssociationChanged(const nvme::target::TargetController& controller, int more_queues) override;
   void DeadlineChanged(uint64_t deadline_ns) override;
@@ -164,13 +191,34 @@ class TargetService final : private AdminQueueHost {
     uint32_t lines = 0;  // since then
   };
   bool MayLog(LogBudget& budget, const char* what);
-  Status Listen(const nvme::target::SubsystemConfig& config, Addresses addresses);
+  // Hosts may come at `where`, and see the namespaces so.
+  Status Show(Shown& shown, std::span<const nvme::fabrics::TransportAddress> where, Addresses addresses,
+              nvme::fabrics::AnaState ana);
+  // How I/O commands end from now on: on each of its reactors by mail, ahead of what is posted there later; and, when it returns, on all of them.
+  static void PostPathStatus(const Shown& shown, nvme::fabrics::AnaState ana);
+  Task<void> BecomeInaccessible(const Shown& shown);
+  void PostCounters(const Shown& shown);
+  Status Listen(std::span<const nvme::fabrics::TransportAddress> where, Addresses addresses);
   bool MayAccept(const nvme::fabrics::TransportAddress& peer) const;
   void StopListening(std::span<const nvme::fabrics::TransportAddress> addresses);
   void Accept(Accepted accepted);
   IoPort& PortOf(Reactor& reactor);
   bool AnyQueueOf(const std::string& nqn) const;
+  // Whether something is done to all of the subsystem's I/O queues just now.
+  bool StartsLater(const std::string& nqn) const;
   void ScheduleTick(uint64_t at);
+
+  // ---- target_service_hand_over.cc
+  struct KnownQueue;
+  std::vector<AdminQueue*> AssociationsOf(const std::string& nqn) const;
+  Task<void> OnEach(const std::vector<KnownQueue>& queues, std::function<void(IoQueue&, size_t)> what);
+  Task<bool> BecomeQuiet(const std::vector<KnownQueue>& queues, uint64_t deadline_ns);
+  std::vector<SavedAssociation> Part(const std::string& nqn, const std::vector<KnownQueue>& queues,
+                                     std::vector<std::optional<SavedQueue>> saved);
+  void Restore(const std::string& nqn, std::vector<SavedAssociation> associations);
+  Status RestoreOne(const std::string& nqn, SavedAssociation& saved);
+  Task<void> StartRestored(std::string nqn);
+  static void StartQueues(Shown& shown);
 
   Reactor& control_;
   DescriptorBudget* const descriptors_;

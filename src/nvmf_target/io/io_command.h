@@ -25,7 +25,8 @@ inline constexpr uint32_t kRangesMax = 256;
 
 struct IoCommand : nvme::tcp::TargetCommand, block::Request {
   IoQueue* queue = nullptr;        // whose it is; nullptr: nobody's
-  uint32_t epoch = 0;              // of the namespace that it was planned for
+  uint32_t epoch = 0;              // of the namespace that it was planned for, or is to be
+  bool plans_later = false;        // once its data is there: it comes from another process
   NamespacePort* space = nullptr;  // once it is submitted there
   block::Segment buffer;           // length 0: it has none
   bool of_capsules = false;        // which pool has the buffer

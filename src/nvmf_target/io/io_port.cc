@@ -34,15 +34,9 @@ void IoPort::UseCounters(observe::ReactorCounters* counters) {
 IoCommand* IoPort::Take(IoQueue& queue, uint32_t of_capsule_bytes) {
   block::Segment buffer;
   if (of_capsule_bytes > 0 && !of_capsules_.Take(of_capsule_bytes, buffer)) return nullptr;
-  if (free_.empty()) {
-    if (commands_.size() == commands_max_) {
-      if (of_capsule_bytes > 0) of_capsules_.Give(buffer);
-      return nullptr;
-    }
-    commands_.push_back(std::make_unique<IoCommand>());
-    commands_.back()->tag = static_cast<uint16_t>(commands_.size() - 1);
-    free_.reserve(commands_.capacity());
-    free_.push_back(commands_.back()->tag);
+  if (free_.empty() && !AddCommand(commands_max_)) {
+    if (of_capsule_bytes > 0) of_capsules_.Give(buffer);
+    return nullptr;
   }
   IoCommand& command = *commands_[free_.back()];
   free_.pop_back();
@@ -50,6 +44,26 @@ IoCommand* IoPort::Take(IoQueue& queue, uint32_t of_capsule_bytes) {
   command.buffer = buffer;
   command.of_capsules = of_capsule_bytes > 0;
   command.data = {&command.buffer, of_capsule_bytes > 0 ? 1U : 0U};
+  return &command;
+}
+
+bool IoPort::AddCommand(size_t most) {
+  if (commands_.size() >= most) return false;
+  commands_.push_back(std::make_unique<IoCommand>());
+  commands_.back()->tag = static_cast<uint16_t>(commands_.size() - 1);
+  free_.reserve(commands_.capacity());
+  free_.push_back(commands_.back()->tag);
+  return true;
+}
+
+// Were it to wait, a host's data that another command awaits could stand in the socket behind it.
+IoCommand* IoPort::TakeRestored(IoQueue& queue) {
+  constexpr size_t kTags = 1U << 16;
+  if (free_.empty() && !AddCommand(kTags)) return nullptr;
+  IoCommand& command = *commands_[free_.back()];
+  free_.pop_back();
+  command.queue = &queue;
+  command.of_capsules = false;
   return &command;
 }
 
@@ -81,6 +95,7 @@ void IoPort::Give(IoCommand& command) {
   }
   command.buffer = {};
   command.data = {};
+  command.plans_later = false;
   command.queue = nullptr;
   free_.push_back(command.tag);
   ServeLater();
@@ -107,6 +122,7 @@ void IoPort::AbandonWaiting(IoQueue& queue, const std::function<void(IoCommand&)
     command->waiting.Unlink();
     abandon(*command);
   }
+  ServeLater();
 }
 
 void IoPort::AbortQueued(const IoQueue& queue) {
@@ -169,6 +185,14 @@ void IoPort::Submitted(IoCommand& command, NamespacePort& space) {
   if (ChangesData(command.op)) order_.Began(command);
   command.stamps.Seen(turn_began_ns_, turn_began_ns_, batch_);
   if (counters_ != nullptr) counters_->Watch(*this);
+}
+
+void IoPort::Undone(IoCommand& command) {
+  if (ChangesData(command.op)) order_.Over(command);
+  NamespacePort& space = *std::exchange(command.space, nullptr);
+  command.running.Unlink();
+  --in_storage_;
+  if (--space.in_flight == 0 && space.drained != nullptr) space.drained->Set();
 }
 
 void IoPort::Done(IoCommand& command) {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "block/pipeline.h"
+#include "nvme/target/subsystem.h"
 #include "nvmf_target/io/data_buffers.h"
 #include "nvmf_target/io/io_command.h"
 #include "nvmf_target/io/write_order.h"
@@ -47,8 +48,10 @@ struct NamespacePort {
   Event* drained = nullptr;      // who removes it waits
 };
 
-// A subsystem on one reactor.
+// A subsystem on one reactor. Changed there alone.
 struct SubsystemPort {
+  // How each I/O command ends while this engine does not serve the subsystem: another one may have its disks. 0: it is executed.
+  uint16_t path_status = nvme::target::PathStatusOf(nvme::fabrics::AnaState::kInaccessible);
   std::array<NamespacePort, kNamespacesMax> namespaces;  // by NSID - 1
 
   NamespacePort* Find(uint32_t nsid) {
@@ -96,6 +99,8 @@ class IoPort final : private observe::InFlightSource {
   // ---- Commands and their memory
   // nullptr: there are too many. `of_capsule_bytes`: of data that comes along.
   IoCommand* Take(IoQueue& queue, uint32_t of_capsule_bytes);
+  // Of a queue that comes from another process, for what was in flight there: only tags are limited. nullptr: there are none.
+  IoCommand* TakeRestored(IoQueue& queue);
   IoCommand* Find(uint16_t tag) { return tag < commands_.size() ? commands_[tag].get() : nullptr; }
   // Room for the command's data, or it waits and IoQueue::Proceed comes later. Returns whether it has it. No queue has more than its
   // share, so that a slow disk's requests do not keep all others' from memory.
@@ -115,6 +120,8 @@ class IoPort final : private observe::InFlightSource {
   void BeginTurn();
   void Submitted(IoCommand& command, NamespacePort& space);
   void Done(IoCommand& command);
+  // The same of one that counts for nothing, as it is to be executed again.
+  void Undone(IoCommand& command);
   // What has ended is with the kernel, or disks' counters are about to go.
   void FlushCounters();
 
@@ -125,6 +132,7 @@ class IoPort final : private observe::InFlightSource {
     IoPort& port;
   };
 
+  bool AddCommand(size_t most);
   bool TakeShare(IoCommand& command);
   // What has come back goes to who waits for it, at the reactor's next turn.
   void ServeLater();

@@ -17,6 +17,7 @@ using nvme::tcp::TargetCommand;
 namespace {
 
 constexpr Status kInvalidFabricsCommand{0x4001};  // Invalid Command Opcode
+constexpr uint32_t kNoNamespace = UINT32_MAX;     // an identifier that none has
 
 block::Op OpOf(IoPlan::Kind kind) {
   switch (kind) {
@@ -37,7 +38,10 @@ block::Op OpOf(IoPlan::Kind kind) {
 
 }  // namespace
 
-IoQueue::IoQueue(Parts parts) : parts_(std::move(parts)), connection_(parts_.connection.get()) {
+IoQueue::IoQueue(Parts parts)
+    : parts_(std::move(parts)),
+      connection_(parts_.connection.get()),
+      was_handed_over_(!parts_.commands.empty()) {
   connection_->SetOwner(*this);
 }
 
@@ -46,15 +50,45 @@ IoQueue::~IoQueue() {
 }
 
 void IoQueue::Start() {
+  Open();
+  ReadOn();
+}
+
+void IoQueue::Open() {
+  if (std::exchange(opened_, true) || connection_->ended()) return;
+  parts_.stream->SetReads(false);
   if (const cleat::Status started =
           parts_.stream->Start(parts_.port.reactor(), parts_.port.receive_buffer(), *this, parts_.tuning);
       !started.ok()) {
     connection_->Abort(started.error());
     return;
   }
-  // What came with Connect, if anything did.
+  if (parts_.commands.empty()) return;
+  BeginTurn();
+  if (EndIfExpired()) return;
+  for (nvme::tcp::SavedCommand& saved : std::exchange(parts_.commands, {})) {
+    IoCommand* const command = parts_.port.TakeRestored(*this);
+    if (command == nullptr)
+      return connection_->Abort({ErrorCode::kResourceExhausted, parts_.name + ": too many commands"});
+    connection_->TakeBack(*command, saved);
+    if (command->state == TargetCommand::State::kRunning) {
+      Run(*command);
+      continue;
+    }
+    const NamespacePort* const space = parts_.subsystem.Find(command->entry.nsid);
+    command->epoch = space == nullptr ? 0 : space->epoch;
+    command->plans_later = true;
+  }
+  parts_.port.order().TellOf(*this);
+}
+
+void IoQueue::ReadOn() {
+  if (connection_->ended()) return;
+  parts_.stream->SetReads(true);
+  // What came with Connect, or to another process, if anything did.
   BeginTurn();
   if (!EndIfExpired()) connection_->Resume();
+  parts_.stream->Wake();
 }
 
 // ---- What the connection says
@@ -77,6 +111,8 @@ void IoQueue::Run(TargetCommand& of_target) {
   const NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
   if (space == nullptr) [[unlikely]]
     return connection_->Answer(command, kInvalidNamespace);
+  if (parts_.subsystem.path_status != 0 && !was_handed_over_) [[unlikely]]
+    return connection_->Answer(command, Status(parts_.subsystem.path_status));
   command.epoch = space->epoch;
   IoPlan plan;
   const Status refusal =
@@ -87,7 +123,7 @@ void IoQueue::Run(TargetCommand& of_target) {
   if (command.in_capsule && !plan.to_target) [[unlikely]]
     return connection_->Answer(command, kSglTypeInvalid);
   Plan(command, plan);
-  const bool needs_buffer = plan.kind == IoPlan::Kind::kRead || (plan.to_target && !command.in_capsule);
+  const bool needs_buffer = command.data.empty() && (plan.kind == IoPlan::Kind::kRead || plan.to_target);
   if (!needs_buffer) return Submit(command);
   if (parts_.port.TakeBuffer(command)) GoOn(command);
 }
@@ -119,7 +155,21 @@ void IoQueue::Proceed(IoCommand& command) {
 }
 
 void IoQueue::DataCame(TargetCommand& of_target) {
-  Submit(static_cast<IoCommand&>(of_target));
+  auto& command = static_cast<IoCommand&>(of_target);
+  if (std::exchange(command.plans_later, false)) [[unlikely]]
+    return RunIfSameNamespace(command);
+  Submit(command);
+}
+
+// Of a command that came earlier: its namespace may have gone since, and another one may be in its place.
+void IoQueue::RunIfSameNamespace(IoCommand& command) {
+  if (IsForPresentNamespace(command)) return Run(command);
+  connection_->Answer(command, kInvalidNamespace);
+}
+
+bool IoQueue::IsForPresentNamespace(const IoCommand& command) const {
+  const NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
+  return space != nullptr && space->epoch == command.epoch;
 }
 
 void IoQueue::Give(TargetCommand& of_target) {
@@ -128,7 +178,7 @@ void IoQueue::Give(TargetCommand& of_target) {
 }
 
 void IoQueue::Resume() {
-  if (EndIfExpired()) return;
+  if (!parts_.stream->reads() || EndIfExpired()) return;
   connection_->Resume();
   parts_.stream->Wake();
 }
@@ -155,10 +205,13 @@ void IoQueue::AnswerFabrics(IoCommand& command) {
 // ---- To the storage and back
 
 void IoQueue::Submit(IoCommand& command) {
-  // The namespace may have gone while the data came, and another one may be in its place.
+  // As in RunIfSameNamespace, while the data came.
   NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
   if (space == nullptr || space->epoch != command.epoch) [[unlikely]]
     return connection_->Answer(command, kInvalidNamespace);
+  // Nor may the subsystem be served any more.
+  if (parts_.subsystem.path_status != 0 && !was_handed_over_) [[unlikely]]
+    return connection_->Answer(command, Status(parts_.subsystem.path_status));
   if (ChangesData(command.op)) {
     command.range = {command.offset_bytes, command.range_end_bytes};
     if (command.op == block::Op::kDiscard) command.range = RangeOf(command, space->channel->geometry());
@@ -173,11 +226,13 @@ void IoQueue::GoOnAfterOlder(IoCommand& command) {
   NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
   CLEAT_CHECK(space != nullptr && space->epoch == command.epoch);  // else it was abandoned
   ToStorage(command, *space);
+  if (settles_) parts_.port.AbortQueued(*this);  // Settle has not met it there
 }
 
 void IoQueue::NamespaceGone(IoCommand& command) {
   parts_.stream->Wake();
   connection_->Answer(command, kInvalidNamespace);
+  TellIfQuiet();
 }
 
 void IoQueue::ToStorage(IoCommand& command, NamespacePort& space) {
@@ -227,6 +282,11 @@ bool IoQueue::NextRange(IoCommand& command, Status& refusal) {
     refusal = kInvalidNamespace;
     return false;
   }
+  // Nor of one that goes to another process, which does all of it again.
+  if (settles_) {
+    command.status = block::IoStatus::kAborted;
+    return false;
+  }
   if (range_is_over && !TakeRange(command)) {
     refusal = kLbaOutOfRange;
     return false;
@@ -270,6 +330,8 @@ void IoQueue::RangeDone(block::Request& request, const block::Frame& frame) {
 }
 
 void IoQueue::Finish(IoCommand& command, Status status) {
+  if (settles_) [[unlikely]]
+    return FinishStopping(command, status);
   parts_.port.Done(command);
   const uint32_t data_bytes = command.op == block::Op::kRead && status.ok() ? command.data_bytes : 0;
   parts_.stream->Wake();
@@ -286,6 +348,7 @@ void IoQueue::Ended(const Error& reason) {
       *this, [this](IoCommand& command) { connection_->Answer(command, kTransientError); });
   parts_.port.AbandonWaiting(*this,
                              [this](IoCommand& command) { connection_->Answer(command, kTransientError); });
+  for (IoCommand* const command : std::exchange(undone_, {})) connection_->Answer(*command, kTransientError);
   parts_.port.AbortQueued(*this);
   parts_.stream->Wake();
   if (connection_->commands() == 0) FinishClosing();
@@ -299,10 +362,11 @@ void IoQueue::EndTurn() {
 }
 
 const block::FrontEnd& IoQueue::FrontEnd() {
-  // Nobody waits for the answers of a queue that has ended.
+  // Nobody waits for the answers of a queue that has ended, and another process waits instead of one that settles.
   class Queues final : public block::FrontEnd {
     bool MayWait(const block::Request& request) const override {
-      return !static_cast<const IoQueue*>(request.top().layer)->ended();
+      const IoQueue& queue = *static_cast<const IoQueue*>(request.top().layer);
+      return !queue.ended() && !queue.settles();
     }
   };
   static const Queues queues;
@@ -312,10 +376,100 @@ const block::FrontEnd& IoQueue::FrontEnd() {
 // By mail to its own reactor first: whoever called may still be within the queue.
 void IoQueue::FinishClosing() {
   if (std::exchange(closed_, true)) return;
+  EndBypass();
+  TellIfQuiet();
   parts_.port.reactor().PostCall([self = shared_from_this()] {
     self->parts_.stream->Close();
     self->parts_.control.PostCall([self] { self->parts_.on_drained(self->reason_); });
   });
+}
+
+// ---- To another process
+
+void IoQueue::StopReading() {
+  if (connection_->ended()) return;
+  stops_ = true;
+  parts_.stream->SetReads(false);
+  parts_.port.Forget(*this);
+  parts_.port.AbandonWaiting(*this, [this](IoCommand& command) { undone_.push_back(&command); });
+}
+
+void IoQueue::Settle(std::function<void()> on_quiet) {
+  on_quiet_ = std::move(on_quiet);
+  if (stops_ && !connection_->ended()) {
+    settles_ = true;
+    for (NamespacePort& space : parts_.subsystem.namespaces) {
+      if (!space.open) continue;
+      bypassed_.emplace_back(&space, space.epoch);
+      space.channel->BeginBypass();
+    }
+    parts_.port.AbortQueued(*this);
+  }
+  TellIfQuiet();
+}
+
+// A namespace that has gone meanwhile has no limits.
+void IoQueue::EndBypass() {
+  for (const auto& [space, epoch] : std::exchange(bypassed_, {})) {
+    if (space->channel != nullptr && space->epoch == epoch) space->channel->EndBypass();
+  }
+}
+
+// What the storage has not begun, or has no space for, whoever has the queue next does again. While others' writes are held for one of those that
+// is not possible: they go on now, and it would land behind them. Nor is a flush that had no space done again: storage tells of what it has lost
+// only once.
+void IoQueue::FinishStopping(IoCommand& command, Status status) {
+  const bool had_no_space = command.status == block::IoStatus::kNoSpace && command.op != block::Op::kFlush;
+  const bool undone = !connection_->ended() && (command.status == block::IoStatus::kAborted || had_no_space);
+  if (!undone) {
+    parts_.port.Done(command);
+    const uint32_t data_bytes = command.op == block::Op::kRead && status.ok() ? command.data_bytes : 0;
+    parts_.stream->Wake();
+    connection_->Answer(command, status, 0, data_bytes);
+  } else {
+    must_end_ |= ChangesData(command.op) && command.space->older->held() > 0;
+    parts_.port.Undone(command);
+    undone_.push_back(&command);
+  }
+  TellIfQuiet();
+}
+
+void IoQueue::TellIfQuiet() {
+  const bool is_quiet =
+      closed_ || (!connection_->ended() && stops_ && connection_->running() == undone_.size());
+  if (on_quiet_ != nullptr && is_quiet) parts_.control.PostCall(std::exchange(on_quiet_, nullptr));
+}
+
+std::optional<SavedQueue> IoQueue::Save() {
+  EndBypass();
+  const bool is_quiet = !connection_->ended() && stops_ && connection_->running() == undone_.size();
+  if (!is_quiet || disconnecting_ || must_end_ || !parts_.stream->plain()) return std::nullopt;
+  closed_ = true;
+  undone_.clear();
+  parts_.port.FlushCounters();
+  SavedQueue saved;
+  saved.socket = parts_.stream->TakeSocket();
+  // The next process does not know what was behind an identifier when the command came, so that such a command names none there.
+  connection_->ForEachUnanswered([this](TargetCommand& command) {
+    if (!IsForPresentNamespace(static_cast<IoCommand&>(command))) command.entry.nsid = kNoNamespace;
+  });
+  saved.connection = connection_->Save();
+  return saved;
+}
+
+void IoQueue::RunAgain() {
+  EndBypass();
+  on_quiet_ = nullptr;
+  stops_ = settles_ = false;
+  if (connection_->ended()) return;
+  if (must_end_)
+    return connection_->Abort(
+        {ErrorCode::kUnavailable, parts_.name + ": newer writes have overtaken one of its own"});
+  BeginTurn();
+  if (EndIfExpired()) return;
+  for (IoCommand* const command : std::exchange(undone_, {})) RunIfSameNamespace(*command);
+  parts_.port.order().TellOf(*this);
+  parts_.stream->Wake();
 }
 
 }  // namespace cleat::nvmf_target

@@ -11,10 +11,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "nvme/tcp_target/target_connection.h"
+#include "nvmf_target/hand_over/saved_association.h"
 #include "nvmf_target/io/io_command.h"
 #include "nvmf_target/io/io_port.h"
 #include "nvmf_target/socket/target_stream.h"
@@ -37,6 +40,8 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
     // Until when commands are executed, on the clock of all reactors: moved on by each sign of life of the association.
     std::shared_ptr<const std::atomic<uint64_t>> deadline_ns;
     std::function<void(Error)> on_drained;  // with why it has ended
+    std::vector<nvme::tcp::SavedCommand> commands =
+        {};  // of a connection that another process had; none is kHold
   };
   explicit IoQueue(Parts parts);
   ~IoQueue();  // drained
@@ -44,9 +49,26 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   // On any reactor: runs it on the queue's own one, while the queue is kept.
   void Post(std::function<void()> call) { parts_.port.reactor().PostCall(std::move(call)); }
 
+  // Open and ReadOn.
   void Start();
+  // Executes what was in flight in another process, and sends, but reads nothing yet: where several queues come from there, all are opened before
+  // any reads, so that what a host sends by another path finds the older writes.
+  void Open();
+  void ReadOn();
   // What is not in the storage yet is dropped, and what waits there for limits or for space.
   void Close(const Error& reason) { connection_->Abort(reason); }
+
+  // ---- To another process. StopReading of all queues comes before Settle of any.
+  // Reads nothing more; what is in the storage goes on.
+  void StopReading();
+  // What waits within the storage's pipeline waits no more: for limits, it goes past them; else it ends, and is left undone. `on_quiet`: once, on the
+  // control reactor, when nothing of the queue is in the storage.
+  void Settle(std::function<void()> on_quiet);
+  // Of a queue that is quiet. It is over with that, without on_drained. nullopt: nobody can go on with it, and it has to be closed. Its identifier and
+  // its host's address are the caller's to add.
+  std::optional<SavedQueue> Save();
+  // Instead of Save: it goes on with what was left undone. ReadOn comes next, once all queues have done that.
+  void RunAgain();
 
   // ---- For the port
   // The command, which has waited for it, has a buffer.
@@ -61,6 +83,12 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   // Of its commands, in the port's pool for reads and data that is asked for.
   uint64_t& data_bytes() { return data_bytes_; }
   bool ended() const { return connection_->ended(); }
+  // What waits within the storage's pipeline is left undone, while it settles.
+  void AbortQueuedAgain() {
+    if (settles_ && !connection_->ended()) parts_.port.AbortQueued(*this);
+  }
+  // Its requests are not to wait for space any more.
+  bool settles() const { return settles_; }
   // The one front end of all channels that namespaces have.
   static const block::FrontEnd& FrontEnd();
 
@@ -79,6 +107,8 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   void EndTurn() override;
 
   bool EndIfExpired();
+  bool IsForPresentNamespace(const IoCommand& command) const;
+  void RunIfSameNamespace(IoCommand& command);
   void Plan(IoCommand& command, const IoPlan& plan);
   void GoOn(IoCommand& command);
   void Submit(IoCommand& command);
@@ -88,6 +118,9 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   bool NextRange(IoCommand& command, nvme::Status& refusal);
   static bool TakeRange(IoCommand& command);
   void Finish(IoCommand& command, nvme::Status status);
+  void FinishStopping(IoCommand& command, nvme::Status status);
+  void TellIfQuiet();
+  void EndBypass();
   void AnswerFabrics(IoCommand& command);
   void FinishClosing();
   static void TransferDone(block::Request& request, const block::Frame& frame);
@@ -95,10 +128,22 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
 
   Parts parts_;
   nvme::tcp::TargetConnection* const connection_;
+  // With commands that were in flight in another process: these are executed before hosts' other paths are let go on.
+  const bool was_handed_over_;
   Error reason_{ErrorCode::kUnavailable, ""};  // of its end
   uint64_t data_bytes_ = 0;
   bool disconnecting_ = false;  // once its answers have left
   bool closed_ = false;
+
+  // ---- To another process
+  bool opened_ = false;
+  bool stops_ = false;     // reading
+  bool settles_ = false;   // and all others have stopped: what the storage has not begun is left undone
+  bool must_end_ = false;  // a write that was left undone is older than one that goes on
+  std::vector<IoCommand*> undone_;
+  std::vector<std::pair<NamespacePort*, uint32_t>>
+      bypassed_;  // whose limits do not hold meanwhile, by their epochs
+  std::function<void()> on_quiet_;
 };
 
 }  // namespace cleat::nvmf_target

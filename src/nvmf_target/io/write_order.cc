@@ -65,7 +65,7 @@ void WriteOrder::AgeTimer::Fire(Timer& timer) {
   }
 }
 
-void WriteOrder::Ended(const IoQueue& queue) {
+void WriteOrder::TellOf(const IoQueue& queue) {
   IoCommand* next = nullptr;
   for (IoCommand* command = young_.front(); command != nullptr; command = next) {
     next = young_.Next(*command);
@@ -74,6 +74,10 @@ void WriteOrder::Ended(const IoQueue& queue) {
     old_.PushBack(*command);
     Tell(*command);
   }
+}
+
+void WriteOrder::Ended(const IoQueue& queue) {
+  TellOf(queue);
   for (IoCommand* command = old_.front(); command != nullptr; command = old_.Next(*command)) {
     if (command->queue == &queue) command->space->older->End(command->told);
   }

@@ -35,6 +35,8 @@ class WriteOrder final : private OlderWrites::Waiter {
   // A command goes to the storage, and comes back.
   void Began(IoCommand& command);
   void Over(IoCommand& command);
+  // All are told of what the queue has in the storage, however young it is: it was there in another process before, perhaps.
+  void TellOf(const IoQueue& queue);
   // The connection has ended: what it has in the storage is waited for by all others.
   void Ended(const IoQueue& queue);
   // What is held of the queue, or for the namespace, waits no more: each goes to `abandon`.

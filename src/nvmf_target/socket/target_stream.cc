@@ -59,6 +59,11 @@ void TargetStream::Close() {
   fd_.Reset();
 }
 
+UniqueFd TargetStream::TakeSocket() {
+  Stop();
+  return std::move(fd_);
+}
+
 int TargetStream::incoming_cpu() const {
   int cpu = -1;
   socklen_t bytes = sizeof(cpu);
@@ -91,13 +96,13 @@ bool TargetStream::Poll() {
 
 // An event that comes after this look sets its flag and activates the poller again.
 bool TargetStream::Arm() {
-  const bool may_have_data = readable_ || (tls_ != nullptr && tls_->may_have_data);
+  const bool may_have_data = reads_ && (readable_ || (tls_ != nullptr && tls_->may_have_data));
   return !(may_have_data && !connection_.waits()) && !(writable_ && wants_to_send());
 }
 
 bool TargetStream::owes_data() const {
-  return connection_.expects_data() ||
-         (tls_ != nullptr && tls_->session->has_input() && !tls_->may_have_data);
+  return reads_ && (connection_.expects_data() ||
+                    (tls_ != nullptr && tls_->session->has_input() && !tls_->may_have_data));
 }
 
 bool TargetStream::stalls() const {
@@ -125,7 +130,7 @@ bool TargetStream::LookAtFirstByte() {
   uint8_t first = 0;
   ssize_t seen = 0;
   do {
-    seen = recv(fd_.get(), &first, sizeof(first), MSG_PEEK);
+    seen = recv(fd_.get(), &first, sizeof(first), MSG_PEEK | MSG_DONTWAIT);
   } while (seen < 0 && errno == EINTR);
   if (seen <= 0) {
     readable_ = false;
@@ -145,7 +150,7 @@ size_t TargetStream::Write(std::span<iovec> pieces) {
   message.msg_iovlen = pieces.size();
   ssize_t sent = 0;
   do {
-    sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   if (sent < 0) {
     writable_ = false;
@@ -163,8 +168,8 @@ size_t TargetStream::Read(std::span<iovec> pieces) {
   message.msg_iovlen = pieces.size();
   ssize_t received = 0;
   do {
-    received = pieces.size() == 1 ? recv(fd_.get(), pieces[0].iov_base, pieces[0].iov_len, 0)
-                                  : recvmsg(fd_.get(), &message, 0);
+    received = pieces.size() == 1 ? recv(fd_.get(), pieces[0].iov_base, pieces[0].iov_len, MSG_DONTWAIT)
+                                  : recvmsg(fd_.get(), &message, MSG_DONTWAIT);
   } while (received < 0 && errno == EINTR);
   if (received <= 0) {
     readable_ = false;

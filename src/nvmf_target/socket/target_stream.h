@@ -78,6 +78,15 @@ class TargetStream final : private Poller {
   void Stop();
   // With Stop. What the kernel has is still sent, and the orderly end of TLS if the kernel takes it at once.
   void Close();
+  // Whether it reads, as it does from the beginning on. What is to be sent goes on either way.
+  void SetReads(bool reads) { reads_ = reads; }
+  bool reads() const { return reads_; }
+  // ---- Sockets that go from one process to the next, all in plain TCP
+  // Of one that another process had, before Start: its first byte here says nothing.
+  void KnowPlain() { knows_kind_ = true; }
+  bool plain() const { return knows_kind_ && tls_ == nullptr; }
+  // With Stop.
+  UniqueFd TakeSocket();
   // Something is left that the kernel has not taken.
   bool wants_to_send() const {
     return connection_.wants_to_send() || (tls_ != nullptr && !tls_->session->output().empty());
@@ -130,7 +139,7 @@ class TargetStream final : private Poller {
   bool ReceiveSome();
   // Whether the first byte is there, which says whether the connection is TLS.
   bool LookAtFirstByte();
-  bool may_receive() const { return !connection_.ended() && !connection_.waits(); }
+  bool may_receive() const { return reads_ && !connection_.ended() && !connection_.waits(); }
   bool may_read() const { return readable_ || tuning_.reads_without_event; }
   bool owes_data() const;
   bool stalls() const;
@@ -155,8 +164,9 @@ class TargetStream final : private Poller {
   const std::string peer_;
   nvme::tcp::TargetConnection& connection_;
   const KeyOfHost key_of_host_;
-  std::unique_ptr<Tls> tls_;    // nullptr: plain, or not known yet
-  bool knows_kind_ = false;     // LookAtFirstByte
+  std::unique_ptr<Tls> tls_;  // nullptr: plain, or not known yet
+  bool knows_kind_ = false;   // LookAtFirstByte
+  bool reads_ = true;
   Reactor* reactor_ = nullptr;  // nullptr: stopped
   std::span<uint8_t> receive_buffer_;
   StreamOwner* owner_ = nullptr;
