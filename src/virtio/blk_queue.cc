@@ -240,9 +240,11 @@ const block::FrontEnd& BlkQueue::FrontEnd() {
 
 // ---- The end of all of them
 
-// The storage has failed it. What it had no space for may be a successor's to try again, unanswered.
+// The storage has failed it. What it had no space for may be a successor's to try again, unanswered; but a flush is not: storage tells of what it
+// has lost only once.
 [[gnu::noinline, gnu::cold]] void BlkQueue::Fail(BlkSlot& slot) {
-  if (slot.status != block::IoStatus::kNoSpace || !leaves()) return Answer(slot, BlkStatus(slot.status));
+  const bool had_no_space = slot.status == block::IoStatus::kNoSpace && slot.op != block::Op::kFlush;
+  if (!had_no_space || !leaves()) return Answer(slot, BlkStatus(slot.status));
   const Ticket ticket{slot.epoch, slot.head};
   slots_.Give(slot);
   Leave(ticket);  // the queue may be gone now

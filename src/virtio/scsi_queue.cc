@@ -176,7 +176,10 @@ void ScsiQueue::Answer(ScsiSlot& slot, uint8_t response) {
     reply.status = static_cast<uint8_t>(slot.scsi_status);
     transferred = slot.transferred_bytes;
     if (slot.scsi_status == scsi::ScsiStatus::kCheckCondition) [[unlikely]] {
-      if (slot.sense.code == scsi::SenseCode::kSpaceAllocationFailed && leaves()) return LeaveSlot(slot);
+      // A flush is not tried again: storage tells of what it has lost only once.
+      const bool may_try_again = slot.op != block::Op::kFlush;
+      if (slot.sense.code == scsi::SenseCode::kSpaceAllocationFailed && may_try_again && leaves())
+        return LeaveSlot(slot);
       const std::span<uint8_t, scsi::kSenseBytesMax> sense(reply.sense, scsi::kSenseBytesMax);
       reply.sense_len = static_cast<uint32_t>(scsi::WriteSense(slot.sense, slot.descriptor_sense, sense));
       reply_bytes += reply.sense_len;
