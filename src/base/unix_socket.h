@@ -18,7 +18,7 @@
 
 namespace cleat {
 
-inline constexpr size_t kMessageFdsMax = 8;  // that any caller sends or takes with one message
+inline constexpr size_t kMessageFdsMax = 200;  // that any caller sends or takes with one message
 
 // The parts one behind the other, the descriptors with the first byte; they stay the caller's. Returns how many bytes went: all
 // of a datagram or nothing; of a stream perhaps the beginning. 0: the socket takes nothing now, try again when it is writable.

@@ -40,6 +40,11 @@ Status CheckSpec(const ControllerSpec& spec) {
   return Ok{};
 }
 
+// Of both kinds: those of an engine that stands by are there until it listens where it serves.
+uint64_t ListenersOf(const ExportSpec& spec) {
+  return spec.addresses.size() + spec.standby_addresses.size();
+}
+
 Status CheckSpec(const AttachmentSpec& attachment) {
   const auto refuse = [&](const std::string& why) {
     return Error(ErrorCode::kInvalidArgument, "attaching '" + attachment.disk.name + "': " + why);
@@ -147,7 +152,7 @@ Status Engine::PutController(const ControllerSpec& spec, Controller::Role role) 
   CLEAT_TRY(CheckPlace(spec));
   // A controller that stands by reserves as well: that its guest can be taken must not depend on what is left then.
   CLEAT_ASSIGN(auto descriptors,
-               context_.Reserve(spec.exported ? spec.exported->addresses.size()
+               context_.Reserve(spec.exported ? ListenersOf(*spec.exported)
                                               : vhost::DescriptorsNeeded(QueuesOf(spec), ModeOf(spec)),
                                 spec.name));
   const auto controller =
@@ -188,7 +193,7 @@ Status Engine::ServeController(const std::string& name) {
   return controller->Serve();
 }
 
-Task<Result<HandOver>> Engine::YieldController(std::string name, uint64_t drain_ns) {
+Task<Result<Yielded>> Engine::YieldController(std::string name, uint64_t drain_ns) {
   const Gate::Holder holder(requests_);
   if (!holder) co_return ShuttingDown();
   const auto controller = Find(name);
@@ -196,15 +201,15 @@ Task<Result<HandOver>> Engine::YieldController(std::string name, uint64_t drain_
   co_return co_await controller->Yield(parts_.control.now_ns() + drain_ns);
 }
 
-Task<Status> Engine::TakeController(std::string name, HandOver hand_over, UniqueFd counters) {
+Task<Status> Engine::TakeController(std::string name, Yielded yielded, UniqueFd counters) {
   const Gate::Holder holder(requests_);
   if (!holder) co_return ShuttingDown();
   const auto controller = Find(name);
   if (controller == nullptr) co_return NoSuchController(name);
   const bool stood_by = controller->stands_by();
-  Status taken = co_await controller->Take(hand_over);
+  Status taken = co_await controller->Take(yielded.hand_over, std::move(yielded.connections));
   if (taken && stood_by && counters) {
-    co_await controller->ImportCounters(std::move(counters), hand_over);
+    co_await controller->ImportCounters(std::move(counters), yielded.hand_over);
   }
   co_return taken;
 }

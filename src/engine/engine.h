@@ -80,8 +80,9 @@ class Engine {
   // Returns when the secrets of its hosts are unwrapped, or could not be. At once where there is no such controller, or no hosts.
   Task<void> AwaitHosts(std::string name);
   Status ServeController(const std::string& name);
-  Task<Result<HandOver>> YieldController(std::string name, uint64_t drain_ns);
-  Task<Status> TakeController(std::string name, HandOver hand_over, UniqueFd counters);
+  Task<Result<Yielded>> YieldController(std::string name, uint64_t drain_ns);
+  // `counters`: of the engine that has yielded it, or invalid.
+  Task<Status> TakeController(std::string name, Yielded yielded, UniqueFd counters);
   Task<Status> DeleteController(std::string name);
   Task<Status> Attach(AttachmentSpec attachment);
   Task<Status> Detach(std::string controller, uint32_t target);

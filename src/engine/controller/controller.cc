@@ -101,7 +101,8 @@ void Controller::SetState(AttachedDisk& disk, AttachmentState state, const std::
 void Controller::Update(const ControllerSpec& spec) {
   spec_.revision = spec.revision;
   if (spec.exported) {
-    spec_.exported = spec.exported;
+    spec_.exported->hosts = spec.exported->hosts;
+    spec_.exported->hosts_revision = spec.exported->hosts_revision;
     guest_device_->HostsChanged();
     Changed();
   }
@@ -117,7 +118,7 @@ Status Controller::Serve() {
   if (stands_by_) {
     return Error(ErrorCode::kFailedPrecondition, spec_.name + " stands by: it has to be taken to be served");
   }
-  Status served = guest_device_->Serve();
+  Status served = guest_device_->Serve(UniqueFd());
   if (served) Changed();
   return served;
 }

@@ -33,6 +33,12 @@
 
 namespace cleat::engine {
 
+// What goes with a controller to the next engine.
+struct Yielded {
+  HandOver hand_over;
+  UniqueFd connections;  // GuestDevice::Yield's
+};
+
 class Controller {
  public:
   // `group`: that its spec names, or nullptr. `descriptors`: for its endpoint and its guest's connection.
@@ -70,10 +76,10 @@ class Controller {
   // ---- Hand-over (controller_hand_over.cc)
   // Stops, drains, releases all disks and disconnects, by that time: it stands by. What its disks have used goes to
   // whoever takes it. An error leaves it as it was; one that stands by is OK.
-  Task<Result<HandOver>> Yield(uint64_t deadline_ns);
-  // Acquires all disks and serves. An error leaves it standing by; one that serves is OK. `hand_over` lives until the
-  // task is over.
-  Task<Status> Take(const HandOver& hand_over);
+  Task<Result<Yielded>> Yield(uint64_t deadline_ns);
+  // Acquires all disks and serves. An error leaves it standing by, and closes `connections`, which are another engine's of Yield; one that
+  // serves is OK. `hand_over` lives until the task is over.
+  Task<Status> Take(const HandOver& hand_over, UniqueFd connections);
   // What another engine has counted of its disks is added to what is counted here. `counters` as in observe/carried_counters.h;
   // `hand_over` is that engine's, and says where to look. It lives until the task is over.
   Task<void> ImportCounters(UniqueFd counters, const HandOver& hand_over);

@@ -71,16 +71,17 @@ std::optional<Error> Controller::TryLockAll(std::vector<AsyncMutex::Guard>& guar
   return std::nullopt;
 }
 
-Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
+Task<Result<Yielded>> Controller::Yield(uint64_t deadline_ns) {
   std::vector<AsyncMutex::Guard> guards;
   if (auto busy = TryLockAll(guards)) co_return std::move(*busy);
-  HandOver hand_over;
+  Yielded yielded;
   if (!stands_by_) {
-    Status yielded = co_await guest_device_->Yield(deadline_ns);
-    if (!yielded) {
-      co_return Error(yielded.error().code,
-                      spec_.name + " can't be handed over now: " + yielded.error().message);
+    auto connections = co_await guest_device_->Yield(deadline_ns);
+    if (!connections) {
+      co_return Error(connections.error().code,
+                      spec_.name + " can't be handed over now: " + connections.error().message);
     }
+    yielded.connections = std::move(connections).value();
     guest_device_->StandBy();
     stands_by_ = true;
     co_await ReleaseAll();
@@ -89,12 +90,13 @@ Task<Result<HandOver>> Controller::Yield(uint64_t deadline_ns) {
   }
   for (const auto& target : targets_) {
     if (target->disk != nullptr)
-      hand_over.disks.push_back({target->disk->spec.target, target->disk->SaveUse(), target->disk->Cells()});
+      yielded.hand_over.disks.push_back(
+          {target->disk->spec.target, target->disk->SaveUse(), target->disk->Cells()});
   }
-  co_return hand_over;
+  co_return yielded;
 }
 
-Task<Status> Controller::Take(const HandOver& hand_over) {
+Task<Status> Controller::Take(const HandOver& hand_over, UniqueFd connections) {
   std::vector<AsyncMutex::Guard> guards;
   if (auto busy = TryLockAll(guards)) co_return std::move(*busy);
   if (!stands_by_) co_return Ok{};
@@ -106,7 +108,7 @@ Task<Status> Controller::Take(const HandOver& hand_over) {
     // No engine yields what another host is to have; an older one may have left the mark of a migration that is over.
     targets_[used.target]->disk->StayHere();
   }
-  taken = guest_device_->Serve();
+  taken = guest_device_->Serve(std::move(connections));
   if (!taken) {
     co_await ReleaseAll();
     co_return taken;

@@ -20,7 +20,7 @@ Task<void> BlkGuestDevice::Close() {
   endpoint_.reset();
 }
 
-Status BlkGuestDevice::Serve() {
+Status BlkGuestDevice::Serve(UniqueFd /*connections*/) {
   if (endpoint_ == nullptr && model_ != nullptr) {
     CLEAT_TRY(Connect());
   }
@@ -33,8 +33,9 @@ Status BlkGuestDevice::Connect() {
   return Ok{};
 }
 
-Task<Status> BlkGuestDevice::Yield(uint64_t deadline_ns) {
-  co_return co_await YieldEndpoint(endpoint_, deadline_ns);
+Task<Result<UniqueFd>> BlkGuestDevice::Yield(uint64_t deadline_ns) {
+  CLEAT_CO_TRY(co_await YieldEndpoint(endpoint_, deadline_ns));
+  co_return UniqueFd();
 }
 
 Task<Status> BlkGuestDevice::Add(AttachedDisk& disk) {

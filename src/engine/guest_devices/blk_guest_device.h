@@ -21,8 +21,8 @@ class BlkGuestDevice final : public GuestDevice {
 
   uint32_t targets() const override { return 1; }
   void StandBy() override { stands_by_ = true; }
-  Status Serve() override;
-  Task<Status> Yield(uint64_t deadline_ns) override;
+  Status Serve(UniqueFd connections) override;
+  Task<Result<UniqueFd>> Yield(uint64_t deadline_ns) override;
   Task<void> Close() override;
   Task<Status> Add(AttachedDisk& disk) override;
   Task<void> Remove(AttachedDisk& disk, bool tell) override;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "engine/attached/attached_disk.h"
 #include "engine/attached/controller_context.h"
 #include "engine/protocol/spec.h"
@@ -35,11 +36,13 @@ class GuestDevice {
 
   // Before the first disk, or behind Yield.
   virtual void StandBy() = 0;
-  // The disks that belong to the controller are there. The same again is OK; an error changes nothing.
-  virtual Status Serve() = 0;
+  // The disks that belong to the controller are there. `connections`: what Yield gave in the engine that served it before, or invalid; its
+  // hosts go on, or, where it can't be used, connect again. The same again is OK; an error changes nothing, and closes it.
+  virtual Status Serve(UniqueFd connections) = 0;
   // Stops, drains and disconnects what is served, for another process to go on with: by that time, or an error says why
-  // not (vhost::Endpoint::Yield), and it is served as before. The disks are still there.
-  virtual Task<Status> Yield(uint64_t deadline_ns) = 0;
+  // not (vhost::Endpoint::Yield), and it is served as before. The disks are still there. Gives the connections of its hosts
+  // (hand_over/bundle.h); invalid: there are none that go on.
+  virtual Task<Result<UniqueFd>> Yield(uint64_t deadline_ns) = 0;
   // Stops and drains whatever is served. The disks are still there, and nothing uses them any more. As long
   // as the storage takes.
   virtual Task<void> Close() = 0;

@@ -2,8 +2,11 @@
 #include "engine/guest_devices/nvmf_guest_device.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <utility>
+
+#include "engine/hand_over/bundle.h"
 
 namespace cleat::engine {
 namespace {
@@ -15,6 +18,7 @@ nvmf_target::SubsystemParts PartsOf(const ControllerSpec& spec, const std::vecto
   parts.config.nqn = spec.exported->nqn;
   parts.config.serial = spec.exported->serial;
   parts.config.addresses = spec.exported->addresses;
+  parts.config.standby_addresses = spec.exported->standby_addresses;
   parts.config.io_queues_max = spec.queues;
   parts.reactors = reactors;
   parts.on_change = std::move(on_change);
@@ -25,7 +29,8 @@ nvmf_target::SubsystemParts PartsOf(const ControllerSpec& spec, const std::vecto
 
 NvmfGuestDevice::NvmfGuestDevice(ControllerContext& context, const ControllerSpec& spec,
                                  const std::vector<Reactor*>& reactors, std::function<void()> on_change)
-    : target_(*context.target),
+    : context_(context),
+      target_(*context.target),
       spec_(spec),
       on_change_(std::move(on_change)),
       added_(target_.AddSubsystem(PartsOf(spec, reactors, on_change_))),
@@ -38,18 +43,53 @@ NvmfGuestDevice::~NvmfGuestDevice() {
   if (added_.ok()) target_.RemoveSubsystem(nqn());
 }
 
-Status NvmfGuestDevice::Serve() {
-  CLEAT_TRY(added_);
-  using Addresses = nvmf_target::TargetService::Addresses;
-  return target_.Serve(nqn(), taken_over_ ? Addresses::kShared : Addresses::kOwn);
+void NvmfGuestDevice::StandBy() {
+  taken_over_ = true;
+  if (!added_.ok()) return;
+  const Status stands_by = target_.StandBy(nqn());
+  const std::string why = stands_by.ok() ? std::string() : stands_by.error().message;
+  if (std::exchange(not_standing_by_, why) != why && !why.empty())
+    spdlog::warn("{}: hosts have no path by this engine, which stands by: {}; tried again every {} s",
+                 spec_.name, why, kStandByAgainNs / kNsPerSecond);
+  if (!stands_by.ok())
+    context_.control.AddTimer(stand_by_again_, context_.control.now_ns() + kStandByAgainNs);
 }
 
-Task<Status> NvmfGuestDevice::Yield(uint64_t deadline_ns) {
-  if (!added_.ok()) co_return Ok{};
-  co_return co_await target_.Withdraw(nqn(), deadline_ns);
+Status NvmfGuestDevice::Serve(UniqueFd connections) {
+  CLEAT_TRY(added_);
+  using Addresses = nvmf_target::TargetService::Addresses;
+  CLEAT_TRY(target_.Serve(nqn(), taken_over_ ? Addresses::kShared : Addresses::kOwn, Open(connections)));
+  stand_by_again_.Cancel();
+  not_standing_by_.clear();
+  return Ok{};
+}
+
+std::vector<nvmf_target::SavedAssociation> NvmfGuestDevice::Open(const UniqueFd& connections) const {
+  if (!connections) return {};
+  auto opened =
+      OpenBundle(connections, [this](uint64_t count) { return context_.Reserve(count, spec_.name); });
+  if (opened) return std::move(opened).value();
+  spdlog::warn("{}: connections of its hosts not taken from the engine before: {}; hosts connect again",
+               spec_.name, opened.error().message);
+  return {};
+}
+
+Task<Result<UniqueFd>> NvmfGuestDevice::Yield(uint64_t deadline_ns) {
+  if (!added_.ok()) co_return UniqueFd();
+  // Whoever is handed over is believed there: not by a secret that was replaced.
+  co_await hosts_.Settled();
+  auto associations = co_await target_.HandOver(nqn(), deadline_ns);
+  if (!associations) co_return std::move(associations).error();
+  if (associations->empty()) co_return UniqueFd();
+  auto bundle = MakeBundle(std::move(associations).value());
+  if (bundle) co_return std::move(bundle).value();
+  spdlog::warn("{}: connections of its hosts not handed over: {}; hosts connect again", spec_.name,
+               bundle.error().message);
+  co_return UniqueFd();
 }
 
 Task<void> NvmfGuestDevice::Close() {
+  stand_by_again_.Cancel();
   co_await hosts_.Close();
   if (added_.ok()) (void)co_await target_.Withdraw(nqn());
 }
@@ -103,6 +143,9 @@ std::optional<vhost::EndpointStatus> NvmfGuestDevice::status() const {
                                            : fmt::format("{} host(s) over {} path(s)", of_target.hosts.size(),
                                                          of_target.controllers);
   if (!left_out_.empty()) status.message += "; " + left_out_;
+  if (of_target.held_writes > 0)
+    status.message +=
+        fmt::format("; {} write(s) wait for older ones of paths that have ended", of_target.held_writes);
   return status;
 }
 

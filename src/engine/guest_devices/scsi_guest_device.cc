@@ -22,14 +22,15 @@ ScsiGuestDevice::ScsiGuestDevice(ControllerContext& context, const ControllerSpe
       on_change_(std::move(on_change)),
       model_(spec.name, context.control, reactors, spec.queues, context.earlier_io) {}
 
-Status ScsiGuestDevice::Serve() {
+Status ScsiGuestDevice::Serve(UniqueFd /*connections*/) {
   if (endpoint_ != nullptr) return Ok{};
   CLEAT_ASSIGN(endpoint_, StartEndpoint(context_, spec_, reactors_, model_, ownership_, on_change_));
   return Ok{};
 }
 
-Task<Status> ScsiGuestDevice::Yield(uint64_t deadline_ns) {
-  co_return co_await YieldEndpoint(endpoint_, deadline_ns);
+Task<Result<UniqueFd>> ScsiGuestDevice::Yield(uint64_t deadline_ns) {
+  CLEAT_CO_TRY(co_await YieldEndpoint(endpoint_, deadline_ns));
+  co_return UniqueFd();
 }
 
 Task<void> ScsiGuestDevice::Close() {

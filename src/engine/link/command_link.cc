@@ -171,11 +171,11 @@ bool CommandLink::ReceiveOne() {
     HangUp("cleatd closed it");
     return false;
   }
-  OnMessage({buffer, message.bytes}, message.fds.empty() ? UniqueFd() : std::move(message.fds.front()));
+  OnMessage({buffer, message.bytes}, std::move(message.fds));
   return true;
 }
 
-void CommandLink::OnMessage(std::span<const uint8_t> bytes, UniqueFd fd) {
+void CommandLink::OnMessage(std::span<const uint8_t> bytes, std::vector<UniqueFd> fds) {
   auto incoming = Decode(bytes);
   if (!incoming) {
     const uint64_t id = DecodeId(bytes);
@@ -209,7 +209,7 @@ void CommandLink::OnMessage(std::span<const uint8_t> bytes, UniqueFd fd) {
     return;
   }
   const log::RequestScope request(incoming->request);
-  Spawn(RunRequest(std::move(incoming).value(), std::move(fd), connections_));
+  Spawn(RunRequest(std::move(incoming).value(), std::move(fds), connections_));
 }
 
 void CommandLink::Welcome(const HelloReplyMessage& reply) {
@@ -247,7 +247,7 @@ Task<Status> CommandLink::ReadPathLists() {
   co_return status;
 }
 
-Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t connection) {
+Task<void> CommandLink::RunRequest(Incoming request, std::vector<UniqueFd> fds, uint64_t connection) {
   const bool takes = std::holds_alternative<TakeControllerMessage>(request.body);
   if (takes && takes_++ == 0) takes_over_.Reset();
   Answer answer{Status(Ok{})};
@@ -256,7 +256,7 @@ Task<void> CommandLink::RunRequest(Incoming request, UniqueFd fd, uint64_t conne
   } else if (auto* const discover = std::get_if<DiscoverMessage>(&request.body)) {
     answer = co_await Discover(request.id, std::move(discover->discovery), connection);
   } else {
-    answer = co_await CarryOut(engine_, request, fd);
+    answer = co_await CarryOut(engine_, request, fds);
   }
   if (takes && --takes_ == 0) takes_over_.Set();
   if (IsCurrent(connection)) {

@@ -69,9 +69,9 @@ class CommandLink : private Engine::Listener {
   Result<std::unique_ptr<Connection>> Connect();
   void OnReadable();
   bool ReceiveOne();
-  void OnMessage(std::span<const uint8_t> bytes, UniqueFd fd);
+  void OnMessage(std::span<const uint8_t> bytes, std::vector<UniqueFd> fds);
   Task<Status> ReadPathLists();
-  Task<void> RunRequest(Incoming request, UniqueFd fd, uint64_t connection);
+  Task<void> RunRequest(Incoming request, std::vector<UniqueFd> fds, uint64_t connection);
   void Welcome(const HelloReplyMessage& reply);
   void SendInventory();
   Task<Answer> Discover(uint64_t id, DiscoverySpec discovery, uint64_t connection);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/link/requests.h"
 
+#include <string>
 #include <variant>
 
 #include "base/check.h"
@@ -12,7 +13,7 @@ namespace {
 // An overload for each kind: one that is missing does not compile.
 class Visitor {
  public:
-  Visitor(Engine& engine, UniqueFd& fd) : engine_(engine), fd_(fd) {}
+  Visitor(Engine& engine, std::vector<UniqueFd>& fds) : engine_(engine), fds_(fds) {}
 
   Task<Answer> operator()(PutControllerMessage& put) {
     Status done = engine_.PutController(put.controller,
@@ -25,11 +26,21 @@ class Visitor {
     auto yielded = co_await engine_.YieldController(yield.name, yield.drain_ms * kNsPerMs);
     if (!yielded) co_return Status(std::move(yielded).error());
     Answer answer{Status(Ok{})};
-    answer.hand_over = std::move(yielded).value();
+    answer.hand_over = std::move(yielded->hand_over);
+    answer.fd = std::move(yielded->connections);
     co_return answer;
   }
   Task<Answer> operator()(TakeControllerMessage& take) {
-    co_return co_await engine_.TakeController(take.name, std::move(take.hand_over), std::move(fd_));
+    // A cleatd of before version 12 says nothing of the one descriptor that it may send.
+    const bool counters = take.counters || (!take.connections && !fds_.empty());
+    if (fds_.size() < size_t{counters} + size_t{take.connections})
+      co_return Status(Error(ErrorCode::kInvalidArgument,
+                             take.name + ": to be taken with descriptors that have not come: " +
+                                 std::to_string(fds_.size()) + " have"));
+    Yielded yielded{std::move(take.hand_over), {}};
+    UniqueFd counters_fd = counters ? TakeFd() : UniqueFd();
+    if (take.connections) yielded.connections = TakeFd();
+    co_return co_await engine_.TakeController(take.name, std::move(yielded), std::move(counters_fd));
   }
   Task<Answer> operator()(DeleteControllerMessage& gone) {
     co_return co_await engine_.DeleteController(gone.name);
@@ -45,9 +56,7 @@ class Visitor {
   Task<Answer> operator()(ResizeDiskMessage& resize) { co_return co_await engine_.ResizeDisk(resize.resize); }
   Task<Answer> operator()(LimitDiskMessage& limit) { co_return engine_.LimitDisk(limit.limit); }
 
-  Task<Answer> operator()(KeepMemoryMessage& keep) {
-    co_return engine_.KeepMemory(keep.memory, std::move(fd_));
-  }
+  Task<Answer> operator()(KeepMemoryMessage& keep) { co_return engine_.KeepMemory(keep.memory, TakeFd()); }
   Task<Answer> operator()(DropMemoryMessage& drop) { co_return engine_.DropMemory(drop.disk); }
   Task<Answer> operator()(FetchMemoryMessage& fetch) {
     auto memory = engine_.FetchMemory(fetch.disk);
@@ -57,7 +66,7 @@ class Visitor {
     co_return answer;
   }
 
-  Task<Answer> operator()(ShareGroupsMessage& /*share*/) { co_return engine_.ShareGroups(std::move(fd_)); }
+  Task<Answer> operator()(ShareGroupsMessage& /*share*/) { co_return engine_.ShareGroups(TakeFd()); }
   Task<Answer> operator()(PutGroupMessage& put) { co_return engine_.PutGroup(put.group); }
   Task<Answer> operator()(DropGroupMessage& drop) { co_return engine_.DropGroup(drop.name); }
   Task<Answer> operator()(PutClusterMessage& put) { co_return engine_.PutCluster(put.cluster); }
@@ -70,6 +79,11 @@ class Visitor {
   Task<Answer> operator()(HelloReplyMessage& /*reply*/) { return NotOfTheEngine(); }
 
  private:
+  // The next of those that came with the request; invalid: there is none.
+  UniqueFd TakeFd() {
+    if (taken_ == fds_.size()) return {};
+    return std::move(fds_[taken_++]);
+  }
   // The link sees to it itself.
   Task<Answer> NotOfTheEngine() {
     CLEAT_CHECK(false);
@@ -77,13 +91,14 @@ class Visitor {
   }
 
   Engine& engine_;
-  UniqueFd& fd_;
+  std::vector<UniqueFd>& fds_;
+  size_t taken_ = 0;
 };
 
 }  // namespace
 
-Task<Answer> CarryOut(Engine& engine, Incoming& request, UniqueFd& fd) {
-  Visitor visitor(engine, fd);
+Task<Answer> CarryOut(Engine& engine, Incoming& request, std::vector<UniqueFd>& fds) {
+  Visitor visitor(engine, fds);
   co_return co_await std::visit(visitor, request.body);
 }
 

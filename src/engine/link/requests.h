@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -18,12 +19,12 @@ struct Answer {
   Answer(Status outcome) : status(std::move(outcome)) {}
 
   Status status;
-  UniqueFd fd;                        // of the memory that was fetched
+  UniqueFd fd;  // of the memory that was fetched, or of the connections that were yielded
   std::optional<HandOver> hand_over;  // of the controller that was yielded
   std::optional<DiscoveryReport> discovery;
 };
 
-// `request`, not a reply to a hello, and `fd`, which came with it, stay until the task has ended; both may be moved from.
-Task<Answer> CarryOut(Engine& engine, Incoming& request, UniqueFd& fd);
+// `request`, not a reply to a hello, and `fds`, which came with it, stay until the task has ended; both may be moved from.
+Task<Answer> CarryOut(Engine& engine, Incoming& request, std::vector<UniqueFd>& fds);
 
 }  // namespace cleat::engine

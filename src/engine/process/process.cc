@@ -71,9 +71,10 @@ Result<std::unique_ptr<keys::Keyring>> MakeKeyring(const Settings& settings) {
   return keyring;
 }
 
-Result<std::unique_ptr<Reactor>> MakeControl(const MonotonicClock& clock) {
+Result<std::unique_ptr<Reactor>> MakeControl(const MonotonicClock& clock, uint64_t random_seed) {
   Reactor::Options options;
   options.name = "control";
+  options.random_seed = random_seed;
   options.spin_ns = 0;
   options.fd_check_interval_ns = 0;
   return Reactor::Make(clock, options);
@@ -127,7 +128,7 @@ Result<ProcessParts> Build(const Settings& settings, const MonotonicClock& clock
   CLEAT_ASSIGN(parts.counters, parts.io->counters().OpenForReaders());
   CLEAT_ASSIGN(parts.keyring, MakeKeyring(settings));
   CLEAT_TRY(parts.io->Start(settings));
-  CLEAT_ASSIGN(parts.control, MakeControl(clock));
+  CLEAT_ASSIGN(parts.control, MakeControl(clock, parts.incarnation));
   return parts;
 }
 

@@ -17,7 +17,7 @@
 namespace cleat::engine {
 
 inline constexpr uint32_t kProtocolMin = 1;
-inline constexpr uint32_t kProtocolMax = 11;
+inline constexpr uint32_t kProtocolMax = 12;
 inline constexpr uint32_t kProtocolHeartbeats = 5;  // from which on cleatd sends them
 inline constexpr size_t kMessageBytesMax = 64 * 1024;
 
@@ -45,6 +45,9 @@ struct YieldControllerMessage {
 struct TakeControllerMessage {
   std::string name;
   HandOver hand_over;
+  // Which descriptors come with it, in this order. Neither: the one that comes, if any, is the counters.
+  bool counters = false;
+  bool connections = false;
 };
 struct DeleteControllerMessage {
   std::string name;

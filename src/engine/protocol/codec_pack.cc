@@ -47,13 +47,21 @@ class Packer {
     cleat__engine__v1__export__init(&out);
     out.nqn = PbText(spec.nqn);
     out.serial = PbText(spec.serial);
-    std::vector<char*>& pointers = address_pointers_.emplace_back();
-    for (const auto& address : spec.addresses)
-      pointers.push_back(PbText(addresses_.emplace_back(nvme::fabrics::TextOfAddress(address))));
-    out.n_addresses = pointers.size();
-    out.addresses = pointers.data();
+    const std::span<char*> addresses = Add(spec.addresses);
+    out.n_addresses = addresses.size();
+    out.addresses = addresses.data();
+    const std::span<char*> standby_addresses = Add(spec.standby_addresses);
+    out.n_standby_addresses = standby_addresses.size();
+    out.standby_addresses = standby_addresses.data();
     CLEAT_PB_SET(out, hosts_revision, spec.hosts_revision);
     return &out;
+  }
+
+  std::span<char*> Add(const std::vector<nvme::fabrics::TransportAddress>& addresses) {
+    std::vector<char*>& pointers = address_pointers_.emplace_back();
+    for (const auto& address : addresses)
+      pointers.push_back(PbText(addresses_.emplace_back(nvme::fabrics::TextOfAddress(address))));
+    return pointers;
   }
 
   PbLimits* Add(const LimitsSpec& spec) {

@@ -30,10 +30,12 @@ uint32_t NumberOf(const Enumeration& value) {
   return number;
 }
 
-Result<std::vector<fabrics::TransportAddress>> ExportAddressesOf(std::span<char* const> texts,
-                                                                 const std::string& field) {
-  if (texts.empty() || texts.size() > kExportAddressesMax)
-    return Malformed(field + " has " + std::to_string(texts.size()) + ": 1 to " +
+// None of which is among `others`.
+Result<std::vector<fabrics::TransportAddress>> ExportAddressesOf(
+    std::span<char* const> texts, const std::vector<fabrics::TransportAddress>& others,
+    const std::string& field) {
+  if (texts.size() > kExportAddressesMax)
+    return Malformed(field + " has " + std::to_string(texts.size()) + ": at most " +
                      std::to_string(kExportAddressesMax) + " are taken");
   std::vector<fabrics::TransportAddress> addresses;
   for (const char* const text : texts) {
@@ -41,6 +43,8 @@ Result<std::vector<fabrics::TransportAddress>> ExportAddressesOf(std::span<char*
     if (!address) return Malformed(field + ": " + address.error().message);
     if (std::ranges::find(addresses, *address) != addresses.end())
       return Malformed(field + " has " + text + " twice");
+    if (std::ranges::find(others, *address) != others.end())
+      return Malformed(field + " has " + text + ", where the engine that serves it listens");
     addresses.push_back(*address);
   }
   return addresses;
@@ -90,7 +94,10 @@ Result<ExportSpec> ExportOf(const std::string& controller, const PbExport* in) {
   if (spec.serial.empty() || spec.serial.size() > kExportSerialBytesMax || !printable)
     return Malformed(field("serial") + " is not 1 to " + std::to_string(kExportSerialBytesMax) +
                      " printable ASCII characters");
-  CLEAT_ASSIGN(spec.addresses, ExportAddressesOf({in->addresses, in->n_addresses}, field("addresses")));
+  CLEAT_ASSIGN(spec.addresses, ExportAddressesOf({in->addresses, in->n_addresses}, {}, field("addresses")));
+  if (spec.addresses.empty()) return Malformed(field("addresses") + " has 0: at least one is taken");
+  CLEAT_ASSIGN(spec.standby_addresses, ExportAddressesOf({in->standby_addresses, in->n_standby_addresses},
+                                                         spec.addresses, field("standby_addresses")));
   CLEAT_ASSIGN(spec.hosts, ExportHostsOf(*in, field("hosts")));
   spec.hosts_revision = in->hosts_revision;
   return spec;
@@ -342,7 +349,9 @@ Result<DiscoverMessage> DiscoverOf(const Cleat__Engine__V1__Discover& in) {
 Result<Incoming> TakeControllerOf(const PbEnvelope& in) {
   CLEAT_ASSIGN(auto name, TextOf(in.take_controller->name, "take_controller.name"));
   CLEAT_ASSIGN(auto hand_over, HandOverOf(in.take_controller->hand_over));
-  return Incoming{in.id, TakeControllerMessage{std::move(name), std::move(hand_over)}};
+  return Incoming{
+      in.id, TakeControllerMessage{std::move(name), std::move(hand_over), in.take_controller->counters != 0,
+                                   in.take_controller->connections != 0}};
 }
 
 Result<Incoming> FromEnvelope(const PbEnvelope& in) {

@@ -28,14 +28,19 @@ struct ExportSpec {
   std::string nqn;     // the subsystem's; not the discovery service's
   std::string serial;  // SN: 1 to kExportSerialBytesMax printable ASCII characters
   std::vector<nvme::fabrics::TransportAddress>
-      addresses;                  // where the engine listens: 1 to kExportAddressesMax
+      addresses;  // where the engine listens: 1 to kExportAddressesMax
+  // Where it listens while it stands by: at most kExportAddressesMax, none of `addresses`. A cleatd of before version 12 tells none.
+  std::vector<nvme::fabrics::TransportAddress> standby_addresses;
   std::vector<ExportHost> hosts;  // that are let in, at most kExportHostsMax; may be empty: nobody
   uint64_t hosts_revision =
       0;  // of cleatd's intent that says so; goes back with each report, which has no hosts
 
-  // The same export, whoever is let in: that changes while it is there.
-  bool SameAs(const ExportSpec& other) const {
-    return nqn == other.nqn && serial == other.serial && addresses == other.addresses;
+  // Whether `asked` is the same export, whoever is let in: that changes while it is there. One without standby addresses may be, or have been, of a
+  // cleatd that knows none.
+  bool SameAs(const ExportSpec& asked) const {
+    return nqn == asked.nqn && serial == asked.serial && addresses == asked.addresses &&
+           (asked.standby_addresses.empty() || standby_addresses.empty() ||
+            standby_addresses == asked.standby_addresses);
   }
 };
 
