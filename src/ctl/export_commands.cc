@@ -19,6 +19,7 @@ struct ExportArguments {
   std::vector<std::string> hosts;
   bool no_hosts = false;
   std::vector<std::string> addresses;
+  std::vector<std::string> standby_addresses;
   std::string nqn;
   uint32_t queues = 0;
   std::string engine;
@@ -50,6 +51,8 @@ v1::CreateControllerRequest ExportFrom(const ExportArguments& arguments) {
   v1::ExportSpec& exported = *spec.mutable_exported();
   exported.set_nqn(arguments.nqn);
   exported.mutable_addresses()->Assign(arguments.addresses.begin(), arguments.addresses.end());
+  exported.mutable_standby_addresses()->Assign(arguments.standby_addresses.begin(),
+                                               arguments.standby_addresses.end());
   SetHosts(arguments.hosts, exported);
   return request;
 }
@@ -175,6 +178,7 @@ void AddCreate(CLI::App& command, Globals& globals, const std::shared_ptr<Export
   CLI::App* create = AddCommand(command, "create", "Let hosts use disks over NVMe/TCP",
                                 "cleatctl export create db --disk data --disk log --listen 10.0.0.1 "
                                 "--hosts nqn.2014-08.org.example:host1 --wait\n"
+                                "cleatctl export create db --listen 10.0.0.1 --standby-listen 10.0.1.1\n"
                                 "cleatctl attach more db        one more namespace");
   create
       ->add_option("ID", arguments->id,
@@ -194,6 +198,14 @@ void AddCreate(CLI::App& command, Globals& globals, const std::shared_ptr<Export
           "Where hosts reach it: 10.0.0.1:4420 or [fd00::1]:4420, numbers alone; 0.0.0.0 and [::] are "
           "all of this host's addresses. The port is 4420 where none is given. Given again for each")
       ->required()
+      ->allow_extra_args(false)
+      ->type_name("ADDRESS");
+  create
+      ->add_option(
+          "--standby-listen", arguments->standby_addresses,
+          "Where hosts reach the engine that stands by (cleat-engine --standby-for), as a second path that "
+          "is inaccessible until that engine takes the export: as --listen, at another address or port. "
+          "None: nowhere. Given again for each")
       ->allow_extra_args(false)
       ->type_name("ADDRESS");
   create->add_option("--nqn", arguments->nqn,

@@ -465,6 +465,7 @@ Table TableOf(const Repeated<v1::Controller>& controllers) {
                {"MEMORY PINNED", kDetailsOnly},
                {"SOCKET"},
                {"LISTEN"},
+               {"STANDBY LISTEN", kDetailsOnly},
                {"NQN", kDetailsOnly},
                {"HOSTS", kDetailsOnly},
                {"LABELS"},
@@ -482,7 +483,8 @@ Table TableOf(const Repeated<v1::Controller>& controllers) {
                std::to_string(spec.queues()), std::string(IdOf(status.engine())),
                std::string(IdOf(spec.group())), StateOf(controller), std::to_string(status.rings_up()),
                std::to_string(status.connections()), guest ? pinned : "", spec.socket_path(),
-               fmt::format("{}", fmt::join(spec.exported().addresses(), ",")), spec.exported().nqn(),
+               fmt::format("{}", fmt::join(spec.exported().addresses(), ",")),
+               fmt::format("{}", fmt::join(spec.exported().standby_addresses(), ",")), spec.exported().nqn(),
                HostsOf(spec), Labels(controller.labels()), std::to_string(controller.revision()),
                controller.etag(), status.message()});
   }

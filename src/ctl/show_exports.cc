@@ -48,6 +48,7 @@ Table TableOfExports(const Repeated<v1::Controller>& controllers) {
   Table table({{"EXPORT"},
                {"STATE"},
                {"LISTEN"},
+               {"STANDBY LISTEN"},
                {"HOSTS"},
                {"QUEUES UP"},
                {"ENGINE"},
@@ -59,7 +60,8 @@ Table TableOfExports(const Repeated<v1::Controller>& controllers) {
     const v1::ExportSpec& spec = controller.spec().exported();
     const v1::ControllerStatus& status = controller.status();
     table.Add({std::string(IdOf(controller.name())), state_of(controller),
-               fmt::format("{}", fmt::join(spec.addresses(), ",")), std::to_string(spec.hosts_size()),
+               fmt::format("{}", fmt::join(spec.addresses(), ",")),
+               fmt::format("{}", fmt::join(spec.standby_addresses(), ",")), std::to_string(spec.hosts_size()),
                std::to_string(status.rings_up()), std::string(IdOf(status.engine())),
                std::string(IdOf(controller.spec().group())), spec.nqn(), Labels(controller.labels()),
                status.message()});

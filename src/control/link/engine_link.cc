@@ -409,7 +409,7 @@ void EngineLink::HandleReply(Peer& peer, Datagram& datagram) {
   answered.done(answered.so_far, datagram.fds.empty() ? UniqueFd() : std::move(datagram.fds.front()));
 }
 
-uint64_t EngineLink::Request(PeerId id, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
+uint64_t EngineLink::Request(PeerId id, engine::v1::Envelope envelope, std::vector<UniqueFd> fds, Done done) {
   const auto it = peers_.find(id);
   if (it == peers_.end() || it->second->doomed) return 0;
   Peer& peer = *it->second;
@@ -417,7 +417,7 @@ uint64_t EngineLink::Request(PeerId id, engine::v1::Envelope envelope, UniqueFd 
   peer.unanswered.emplace(peer.last_request, Peer::Unanswered{.done = std::move(done), .so_far = {}});
   Datagram datagram;
   datagram.envelope = std::move(envelope);
-  if (fd.valid()) datagram.fds.push_back(std::move(fd));
+  datagram.fds = std::move(fds);
   const uint64_t request = peer.last_request;
   Send(peer, std::move(datagram));
   return request;

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
@@ -45,7 +46,7 @@ struct EngineInfo {
 class EngineLink {
  public:
   // With each engine the newest version that both speak; from kProtocolMoves on it can give and take controllers.
-  static constexpr uint32_t kProtocol = 11;
+  static constexpr uint32_t kProtocol = 12;
   static constexpr uint32_t kProtocolMin = 1;
   static constexpr size_t kPeersMax = 64;
   static constexpr size_t kInventoryMax = 65536;             // objects in an inventory
@@ -101,7 +102,8 @@ class EngineLink {
   std::thread::id thread() const { return thread_.get_id(); }  // between Start() and Stop()
   // On the link's thread. Dropped without a call of `done` when the peer is gone or goes. `done` is called once, but for an answer that goes on
   // (Reply.whole): with each whole part of that, and `more`, and then with its end. Gives the request's id, 0 when the peer is gone.
-  uint64_t Request(PeerId peer, engine::v1::Envelope envelope, UniqueFd fd, Done done);
+  // `fds`: kDatagramFdsMax at most, each valid.
+  uint64_t Request(PeerId peer, engine::v1::Envelope envelope, std::vector<UniqueFd> fds, Done done);
   // How many messages have come over that connection; 0 when it has ended.
   uint64_t received(PeerId peer) const;
   // On the link's thread. Nothing is told any more of the ends of that engine's processes whose connections have ended.

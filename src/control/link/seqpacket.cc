@@ -33,6 +33,12 @@ Result<sockaddr_un> AddressOf(const std::string& path) {
 
 }  // namespace
 
+std::vector<UniqueFd> FdsOf(UniqueFd fd) {
+  std::vector<UniqueFd> fds;
+  if (fd.valid()) fds.push_back(std::move(fd));
+  return fds;
+}
+
 Result<bool> SendDatagram(int socket, const Datagram& datagram) {
   std::string bytes = datagram.envelope.SerializeAsString();
   if (bytes.size() > kDatagramBytesMax || datagram.fds.size() > kDatagramFdsMax) {

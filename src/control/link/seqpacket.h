@@ -22,6 +22,9 @@ struct Datagram {
   std::vector<UniqueFd> fds;
 };
 
+// That one, or none if it is invalid.
+std::vector<UniqueFd> FdsOf(UniqueFd fd);
+
 // False: the socket takes nothing now, try again when it is writable. kInvalidArgument when the message is
 // too large; any other error means that the peer is gone.
 Result<bool> SendDatagram(int socket, const Datagram& datagram);

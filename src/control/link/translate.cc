@@ -137,6 +137,7 @@ engine::v1::Export ExportOf(const ControllerIntent& intent, uint32_t protocol) {
   exported.set_nqn(spec.nqn());
   exported.set_serial(intent.serial);
   *exported.mutable_addresses() = spec.addresses();
+  if (protocol >= kProtocolHandOver) *exported.mutable_standby_addresses() = spec.standby_addresses();
   for (const v1::ExportHost& host : spec.hosts()) {
     if (!HasSecrets(host)) {
       exported.add_hosts(host.nqn());

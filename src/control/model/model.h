@@ -69,6 +69,8 @@ inline constexpr uint32_t kProtocolDiscovery = 8;     // engines ask discovery s
 inline constexpr uint32_t kProtocolWatching = 9;      // with secrets; watch them; and end when told to
 inline constexpr uint32_t kProtocolExports = 10;      // hosts reach disks over NVMe/TCP
 inline constexpr uint32_t kProtocolHostSecrets = 11;  // ... and may have secrets
+inline constexpr uint32_t kProtocolHandOver =
+    12;  // ... stay connected when the export goes to another engine, and reach the one that stands by
 
 using Labels = std::map<std::string, std::string>;
 

@@ -31,7 +31,7 @@ Status CheckExportNqn(std::string_view controller, std::string_view field, const
                        "is that of discovery services, which no other subsystem or host has");
 }
 
-// The engine can't listen at both.
+// An engine can't listen at both, nor can two engines of a host listen at one each.
 bool Overlap(const fabrics::TransportAddress& one, const fabrics::TransportAddress& other) {
   const auto is_any = [](const fabrics::TransportAddress& address) {
     return std::ranges::all_of(address.address, [](uint8_t byte) { return byte == 0; });
@@ -40,29 +40,44 @@ bool Overlap(const fabrics::TransportAddress& one, const fabrics::TransportAddre
          (one.address == other.address || is_any(one) || is_any(other));
 }
 
+struct KnownAddress {
+  std::string field;
+  fabrics::TransportAddress address;
+};
+
+// Adds those of a field to the ones that are known already, with which none may overlap.
+Status AddAddresses(std::string_view controller, const std::string& field,
+                    google::protobuf::RepeatedPtrField<std::string>& texts,
+                    std::vector<KnownAddress>& known) {
+  const auto count = static_cast<size_t>(texts.size());
+  if (count > kExportAddressesMax)
+    return InvalidExport(controller, field,
+                         fmt::format("are {}: give {} at most", count, kExportAddressesMax));
+  for (int i = 0; i < texts.size(); ++i) {
+    std::string& text = texts[i];
+    const std::string place = fmt::format("{}[{}]", field, i);
+    const auto address = fabrics::ParseTransportAddress(text);
+    if (!address.ok()) return InvalidExport(controller, place, "is wrong: " + address.error().message);
+    text = fabrics::TextOfAddress(*address);
+    for (const KnownAddress& other : known) {
+      if (!Overlap(other.address, *address)) continue;
+      return InvalidExport(controller, place,
+                           fmt::format("is {}, which is among those of {}, {}: give each once", text,
+                                       other.field, fabrics::TextOfAddress(other.address)));
+    }
+    known.push_back({place, *address});
+  }
+  return Ok{};
+}
+
+// Also those of an engine that stands by are compared with all others: it listens while another engine serves.
 Status CompleteExportAddresses(std::string_view controller, v1::ExportSpec& spec) {
   constexpr const char* kField = "exported.addresses";
   if (spec.addresses().empty())
     return InvalidExport(controller, kField, "are missing: say where the engine listens, as 10.0.0.1:4420");
-  const auto count = static_cast<size_t>(spec.addresses_size());
-  if (count > kExportAddressesMax)
-    return InvalidExport(controller, kField,
-                         fmt::format("are {}: give {} at most", count, kExportAddressesMax));
-  std::vector<fabrics::TransportAddress> addresses;
-  for (std::string& text : *spec.mutable_addresses()) {
-    const std::string field = fmt::format("{}[{}]", kField, addresses.size());
-    const auto address = fabrics::ParseTransportAddress(text);
-    if (!address.ok()) return InvalidExport(controller, field, "is wrong: " + address.error().message);
-    text = fabrics::TextOfAddress(*address);
-    for (size_t i = 0; i < addresses.size(); ++i) {
-      if (!Overlap(addresses[i], *address)) continue;
-      return InvalidExport(controller, field,
-                           fmt::format("is {}, which is among those of {}[{}], {}: give each once", text,
-                                       kField, i, fabrics::TextOfAddress(addresses[i])));
-    }
-    addresses.push_back(*address);
-  }
-  return Ok{};
+  std::vector<KnownAddress> known;
+  CLEAT_TRY(AddAddresses(controller, kField, *spec.mutable_addresses(), known));
+  return AddAddresses(controller, "exported.standby_addresses", *spec.mutable_standby_addresses(), known);
 }
 
 // What belongs to a vhost-user socket.
@@ -75,7 +90,24 @@ Status CheckNoSocket(std::string_view controller, const v1::ControllerSpec& spec
   return Ok{};
 }
 
+// The first of these that overlaps one of those.
+std::string OverlapOf(const google::protobuf::RepeatedPtrField<std::string>& these,
+                      const google::protobuf::RepeatedPtrField<std::string>& those) {
+  for (const std::string& text : these) {
+    for (const std::string& other : those) {
+      const auto one = fabrics::ParseTransportAddress(text), two = fabrics::ParseTransportAddress(other);
+      if (one.ok() && two.ok() && Overlap(*one, *two)) return text;
+    }
+  }
+  return {};
+}
+
 }  // namespace
+
+std::string StandbyConflictOf(const v1::ExportSpec& one, const v1::ExportSpec& other) {
+  std::string address = OverlapOf(one.standby_addresses(), other.addresses());
+  return address.empty() ? OverlapOf(one.addresses(), other.standby_addresses()) : address;
+}
 
 Status CompleteExportHosts(std::string_view controller, v1::ExportSpec* spec) {
   constexpr const char* kField = "exported.hosts";

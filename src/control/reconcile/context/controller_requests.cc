@@ -11,6 +11,14 @@
 namespace cleat::control {
 
 void ControllerRequests::Ask(EngineView& engine, const std::string& controller, Request request, Done done) {
+  AskForFd(
+      engine, controller, std::move(request),
+      [done = std::move(done)](EngineView& answered, ControllerView& view, const engine::v1::Reply& reply,
+                               const UniqueFd&) { done(answered, view, reply); });
+}
+
+void ControllerRequests::AskForFd(EngineView& engine, const std::string& controller, Request request,
+                                  DoneWithFd done) {
   ControllerView& asked = engine.controllers[controller];
   const std::optional<uint32_t> target = request.target;
   if (target) {
@@ -18,9 +26,9 @@ void ControllerRequests::Ask(EngineView& engine, const std::string& controller, 
   } else {
     asked.request.Begin();
   }
-  context_.requests.Ask(engine, std::move(request.envelope), std::move(request.fd),
+  context_.requests.Ask(engine, std::move(request.envelope), std::move(request.fds),
                         [this, controller, target, done = std::move(done)](
-                            EngineView& answered, const engine::v1::Reply& reply, const UniqueFd&) {
+                            EngineView& answered, const engine::v1::Reply& reply, UniqueFd fd) {
                           ControllerView& view = answered.controllers[controller];
                           if (target) {
                             view.targets.End(*target);
@@ -34,7 +42,7 @@ void ControllerRequests::Ask(EngineView& engine, const std::string& controller, 
                             view.last_error = reply.message();
                           }
                           answered.recount = true;
-                          done(answered, view, reply);
+                          done(answered, view, reply, std::move(fd));
                           reconcile_.Controller(controller);
                         });
 }

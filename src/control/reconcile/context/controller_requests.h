@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -23,13 +24,16 @@ class ControllerRequests {
       : context_(context), reconcile_(reconcile) {}
 
   using Done = std::function<void(EngineView&, ControllerView&, const engine::v1::Reply&)>;
+  using DoneWithFd = std::function<void(EngineView&, ControllerView&, const engine::v1::Reply&, UniqueFd)>;
   struct Request {
     engine::v1::Envelope envelope;
-    UniqueFd fd = {};
+    std::vector<UniqueFd> fds = {};
     std::optional<uint32_t> target = std::nullopt;  // nothing: about the controller itself
   };
   // `done` is called with the answer, and then the controller is reconciled.
   void Ask(EngineView& engine, const std::string& controller, Request request, Done done);
+  // The same, and `done` gets the descriptor that came with the answer, or an invalid one.
+  void AskForFd(EngineView& engine, const std::string& controller, Request request, DoneWithFd done);
 
   // `what` completes "CONTROLLER can't be ...".
   void FailController(EngineView& engine, ControllerView& view, const std::string& controller,

@@ -57,6 +57,7 @@ v1::ControllerSpec SpecOf(const ControllerView& view) {
   if (!known.has_exported()) return spec;
   spec.mutable_exported()->set_nqn(known.exported().nqn());  // its hosts are not reported
   *spec.mutable_exported()->mutable_addresses() = known.exported().addresses();
+  *spec.mutable_exported()->mutable_standby_addresses() = known.exported().standby_addresses();
   return spec;
 }
 

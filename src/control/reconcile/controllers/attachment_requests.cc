@@ -167,7 +167,8 @@ void AttachmentRequests::KeepMemory(EngineView& engine, const std::string& contr
   const std::string& disk = intent.disk.id;
   const AttachmentKey key{controller, intent.row.spec.target(), intent.row.revision};
   const uint64_t size_bytes = KeptBytes(intent.disk.spec);
-  ControllerRequests::Request request{.envelope = {}, .fd = memory_.Share(disk), .target = key.target};
+  ControllerRequests::Request request{
+      .envelope = {}, .fds = FdsOf(memory_.Share(disk)), .target = key.target};
   engine::v1::KeepMemory& keep = *request.envelope.mutable_keep_memory();
   keep.mutable_memory()->set_disk(DiskName(disk));
   keep.mutable_memory()->set_size_bytes(size_bytes);

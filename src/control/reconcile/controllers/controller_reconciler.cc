@@ -188,7 +188,7 @@ bool ControllerReconciler::Execute(EngineView& engine, const std::string& contro
       AskServe(engine, controller);
       return false;
     case Step::Kind::kTakeController:
-      parts_.moves.AskTake(engine, controller);
+      parts_.moves.AskTake(engine, controller, {});
       return false;
     case Step::Kind::kWaitForDisk:
       WaitForDisk(engine, controller, step);

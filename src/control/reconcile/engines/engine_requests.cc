@@ -6,12 +6,13 @@
 
 namespace cleat::control {
 
-uint64_t EngineRequests::Ask(EngineView& engine, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
+uint64_t EngineRequests::Ask(EngineView& engine, engine::v1::Envelope envelope, std::vector<UniqueFd> fds,
+                             Done done) {
   const PeerId peer = engine.info.peer;
   const std::string& request = log::CurrentRequest();
   if (!request.empty()) envelope.set_request(request);
   return link_.Request(
-      peer, std::move(envelope), std::move(fd),
+      peer, std::move(envelope), std::move(fds),
       [this, peer, request, done = std::move(done)](const engine::v1::Reply& reply, UniqueFd answer_fd) {
         const log::RequestScope scope(request);
         done(engines_.Get(peer), reply, std::move(answer_fd));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
@@ -29,7 +30,7 @@ class EngineRequests {
 
   using Done = std::function<void(EngineView& engine, const engine::v1::Reply& reply, UniqueFd fd)>;
   // `done` is not called when the connection ends first. Gives the request's id; see EngineLink::Request.
-  uint64_t Ask(EngineView& engine, engine::v1::Envelope envelope, UniqueFd fd, Done done);
+  uint64_t Ask(EngineView& engine, engine::v1::Envelope envelope, std::vector<UniqueFd> fds, Done done);
 
   struct Outcome {
     Status status;

@@ -20,6 +20,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "cleat/engine/v1/engine.pb.h"
 #include "control/link/engine_link.h"
 #include "control/model/change_recorder.h"
@@ -56,6 +57,8 @@ struct Move {
   uint64_t pause_from_ns = 0;
   uint64_t pause_ns = 0;
   std::optional<engine::v1::HandOver> hand_over;
+  // Of an export's hosts, as `from` gave them when it let go: for whoever is asked to take next, once. Closed with the move.
+  UniqueFd connections = {};
   std::string why;  // it is taken back
   AskedBy asked_by = {};
 };

@@ -232,18 +232,18 @@ void MoveCoordinator::Yield(Move& move) {
   ControllerRequests::Request request;
   request.envelope.mutable_yield_controller()->set_name(ControllerName(controller));
   request.envelope.mutable_yield_controller()->set_drain_ms(move.drain_ms);
-  requests_.Ask(
-      from, controller, std::move(request),
-      [this, controller](EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
-        if (reply.ok()) MarkStandby(view);
-        OnYielded(answered, controller, reply);
-      });
+  requests_.AskForFd(from, controller, std::move(request),
+                     [this, controller](EngineView& answered, ControllerView& view,
+                                        const engine::v1::Reply& reply, UniqueFd connections) {
+                       if (reply.ok()) MarkStandby(view);
+                       OnYielded(answered, controller, reply, std::move(connections));
+                     });
   WakeFor(move);
 }
 
 // A controller whose move was given up meanwhile is taken again as an ordinary step.
 void MoveCoordinator::OnYielded(EngineView& from, const std::string& controller,
-                                const engine::v1::Reply& reply) {
+                                const engine::v1::Reply& reply, UniqueFd connections) {
   const auto found = moves_.find(controller);
   if (found == moves_.end() || found->second.phase != Move::Phase::kYielding ||
       found->second.asked != from.info.peer) {
@@ -253,6 +253,7 @@ void MoveCoordinator::OnYielded(EngineView& from, const std::string& controller,
   const log::RequestScope request(move.asked_by.request);
   if (!reply.ok()) return End(controller, FromEngine(reply));
   move.hand_over = reply.hand_over();
+  move.connections = std::move(connections);
   if (move.reported) return TakeBack(move, move.why);
   Take(move);
 }
@@ -263,16 +264,28 @@ void MoveCoordinator::Take(Move& move) {
   move.phase = Move::Phase::kTaking;
   move.asked = move.asked_to_take = to->info.peer;
   move.deadline_ns = context_.now_ns() + context_.options.take_ns;
-  AskTake(*to, move.controller, move.hand_over,
-          counters_ == nullptr ? UniqueFd() : counters_->Share(move.from));
+  AskTake(*to, move.controller,
+          {.hand_over = move.hand_over,
+           .counters = counters_ == nullptr ? UniqueFd() : counters_->Share(move.from),
+           .connections = std::move(move.connections)});
   WakeFor(move);
 }
 
-void MoveCoordinator::AskTake(EngineView& engine, const std::string& controller,
-                              const std::optional<engine::v1::HandOver>& hand_over, UniqueFd counters) {
-  ControllerRequests::Request request{.envelope = {}, .fd = std::move(counters)};
-  request.envelope.mutable_take_controller()->set_name(ControllerName(controller));
-  if (hand_over) *request.envelope.mutable_take_controller()->mutable_hand_over() = *hand_over;
+// An engine that knows nothing of connections is not given them: they are closed, and their hosts connect again.
+void MoveCoordinator::AskTake(EngineView& engine, const std::string& controller, Given given) {
+  ControllerRequests::Request request{.envelope = {}, .fds = FdsOf(std::move(given.counters))};
+  engine::v1::TakeController& take = *request.envelope.mutable_take_controller();
+  take.set_name(ControllerName(controller));
+  if (given.hand_over) *take.mutable_hand_over() = *std::move(given.hand_over);
+  if (engine.info.protocol >= kProtocolHandOver && given.connections.valid()) {
+    if (!request.fds.empty()) take.set_counters(true);
+    take.set_connections(true);
+    request.fds.push_back(std::move(given.connections));
+  } else if (given.connections.valid()) {
+    spdlog::info(
+        "{}: connections of its hosts are not given to engines/{}, which is too old: hosts connect again",
+        ControllerName(controller), engine.info.id);
+  }
   requests_.Ask(
       engine, controller, std::move(request),
       [this, controller](EngineView& answered, ControllerView& view, const engine::v1::Reply& reply) {
@@ -348,7 +361,8 @@ void MoveCoordinator::TakeBack(Move& move, const std::string& why) {
 void MoveCoordinator::AskTakeBack(Move& move) {
   EngineView& from = *context_.engines.FindByName(move.from);
   move.asked = from.info.peer;
-  AskTake(from, move.controller, move.hand_over);
+  AskTake(from, move.controller,
+          {.hand_over = move.hand_over, .counters = {}, .connections = std::move(move.connections)});
   WakeFor(move);
 }
 

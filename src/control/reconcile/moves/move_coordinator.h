@@ -61,9 +61,14 @@ class MoveCoordinator {
   void ReconcileMove(const std::string& controller);
   void ReconcileAll();
 
+  // What an engine is given when it is asked to take a controller. Each may be missing.
+  struct Given {
+    std::optional<engine::v1::HandOver> hand_over = std::nullopt;
+    UniqueFd counters = {};
+    UniqueFd connections = {};
+  };
   // Asks the engine, which has the controller standing by, to take it: a step of a move, or an ordinary step.
-  void AskTake(EngineView& engine, const std::string& controller,
-               const std::optional<engine::v1::HandOver>& hand_over = std::nullopt, UniqueFd counters = {});
+  void AskTake(EngineView& engine, const std::string& controller, Given given);
 
  private:
   MoveSides SidesOf(const Move& move) const;
@@ -75,7 +80,8 @@ class MoveCoordinator {
   void StoreCommit(Move& move);
   void TakeBack(Move& move, const std::string& why);
   void AskTakeBack(Move& move);
-  void OnYielded(EngineView& from, const std::string& controller, const engine::v1::Reply& reply);
+  void OnYielded(EngineView& from, const std::string& controller, const engine::v1::Reply& reply,
+                 UniqueFd connections);
   void OnTakeAnswer(EngineView& engine, ControllerView& view, const std::string& controller,
                     const Status& status);
   void OnTaken(EngineView& engine, const std::string& controller, const Status& status);

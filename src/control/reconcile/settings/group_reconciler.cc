@@ -89,7 +89,7 @@ void GroupReconciler::AskShareMemory(EngineView& engine) {
   engine::v1::Envelope envelope;
   envelope.mutable_share_groups();
   engine.group_memory_request.Begin();
-  context_.requests.Ask(engine, std::move(envelope), memory_.Duplicate(),
+  context_.requests.Ask(engine, std::move(envelope), FdsOf(memory_.Duplicate()),
                         [this](EngineView& answered, const engine::v1::Reply& reply, const UniqueFd&) {
                           OnMemoryShared(answered, FromEngine(reply));
                         });

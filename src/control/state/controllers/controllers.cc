@@ -179,9 +179,23 @@ Result<ControllerEntry*> Controllers::CheckNew(const std::string& id, const v1::
   return nullptr;
 }
 
+Status Controllers::CheckStandbyFree(const std::string& name, const v1::ControllerSpec& spec,
+                                     const std::string& other_name, const v1::ControllerSpec& other) {
+  if (!spec.has_exported() || !other.has_exported()) return Ok{};
+  const std::string address = StandbyConflictOf(spec.exported(), other.exported());
+  if (address.empty()) return Ok{};
+  return RefuseFor(name, v1::REASON_INVALID_FIELD,
+                   fmt::format("{}: {} would be an address of it and of {}, of the one where its engine "
+                               "listens and of the other where an engine stands "
+                               "by: hosts would reach the wrong engine. Choose another address or port",
+                               name, address, other_name),
+                   {{"field", "spec.exported.standby_addresses"}});
+}
+
 Status Controllers::CheckReachFree(const std::string& name, const v1::ControllerSpec& spec) const {
   const std::string reach = ReachOf(spec);
   for (const auto& [other_id, other] : core_.tables.controllers) {
+    CLEAT_TRY(CheckStandbyFree(name, spec, ControllerName(other_id), other.row.spec));
     if (ReachOf(other.row.spec) != reach) continue;
     const std::string other_name = ControllerName(other_id);
     if (other.row.deleting) {

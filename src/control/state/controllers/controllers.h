@@ -79,6 +79,8 @@ class Controllers {
   Result<ControllerEntry*> CheckNew(const std::string& id, const v1::ControllerSpec& spec,
                                     const AskedHosts& secrets) CLEAT_REQUIRES(holds_state);
   // Its socket, or its NQN.
+  static Status CheckStandbyFree(const std::string& name, const v1::ControllerSpec& spec,
+                                 const std::string& other_name, const v1::ControllerSpec& other);
   Status CheckReachFree(const std::string& name, const v1::ControllerSpec& spec) const
       CLEAT_REQUIRES(holds_state);
   // What an update says of an export's hosts, without their secrets, and these.

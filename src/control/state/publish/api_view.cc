@@ -199,6 +199,7 @@ v1::Controller ApiView::Show(const ControllerEntry& entry) const {
   if (entry.row.deleting) status.set_state(v1::CONTROLLER_STATE_DELETING);
   AddNote(WhyUnlisted(entry.row), *status.mutable_message());
   AddNote(WhyHostsAreLeftOut(entry.row), *status.mutable_message());
+  AddNote(WhyNoStandbyPath(entry.row), *status.mutable_message());
   controller.set_revision(entry.revision);
   controller.set_etag(EtagOf(entry.row.intent_revision));
   controller.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
@@ -327,6 +328,18 @@ std::optional<std::string> ApiView::WhyHostsAreLeftOut(const ControllerRow& row)
       "same name (--name {})",
       secured, hosts.size(), kProtocolHostSecrets, EngineName(row.engine), engine->status.version(), protocol,
       row.engine);
+}
+
+std::optional<std::string> ApiView::WhyNoStandbyPath(const ControllerRow& row) const {
+  if (row.engine.empty() || row.spec.exported().standby_addresses().empty()) return std::nullopt;
+  const std::string standby = roles_.StandbyOf(row.engine);
+  const EngineEntry* const engine = standby.empty() ? nullptr : tables_.engines.Find(standby);
+  if (engine == nullptr || engine->status.protocol() >= kProtocolHandOver) return std::nullopt;
+  return fmt::format(
+      "nobody listens at the standby addresses: that takes protocol {}, and {} (version {}) speaks protocol "
+      "{}: "
+      "stop it and start the new one under the same name (--name {})",
+      kProtocolHandOver, EngineName(standby), engine->status.version(), engine->status.protocol(), standby);
 }
 
 std::optional<std::string> ApiView::WhyUnlisted(const ClusterRow& row) const {

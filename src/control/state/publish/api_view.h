@@ -48,6 +48,8 @@ class ApiView {
   std::optional<std::string> WhyUnlisted(const ClusterRow& row) const;
   // Of an export whose engine is too old for hosts with secrets.
   std::optional<std::string> WhyHostsAreLeftOut(const ControllerRow& row) const;
+  // Of an export with standby addresses, for which an engine stands by that is too old to listen there.
+  std::optional<std::string> WhyNoStandbyPath(const ControllerRow& row) const CLEAT_REQUIRES(holds_state);
 
  private:
   // What of its Ceph cluster the attachment, or the disk, waits for; nothing when it does not wait, or for something else.
