@@ -105,7 +105,7 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
                         std::vector<DescriptorBudget::Reservation> descriptors);
   // By their identifiers.
   std::map<uint16_t, std::shared_ptr<IoQueue>> queues() const;
-  // One that was saved: it is over. Its host's address.
+  // The I/O queue, which was saved, is over. Gives its host's address.
   nvme::fabrics::TransportAddress TakeOut(uint16_t queue_id);
   // Whether another process may go on with the association, of which all I/O queues were taken out.
   bool may_leave() const;

@@ -92,7 +92,7 @@ Task<Result<std::vector<SavedAssociation>>> TargetService::HandOver(std::string 
   StopListening(shown->config.addresses);
   shown->served = false;
   (void)target_.Remove(nqn);
-  // Those that have not begun are closed, with their associations.
+  // Queues that have not begun are closed, with their associations.
   shown->not_started.clear();
   shown->starts_later = false;
   changed_.Pulse();

@@ -22,7 +22,7 @@ struct Datagram {
   std::vector<UniqueFd> fds;
 };
 
-// That one, or none if it is invalid.
+// A list of the one descriptor; empty if it is invalid.
 std::vector<UniqueFd> FdsOf(UniqueFd fd);
 
 // False: the socket takes nothing now, try again when it is writable. kInvalidArgument when the message is

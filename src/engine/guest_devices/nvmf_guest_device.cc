@@ -76,7 +76,7 @@ std::vector<nvmf_target::SavedAssociation> NvmfGuestDevice::Open(const UniqueFd&
 
 Task<Result<UniqueFd>> NvmfGuestDevice::Yield(uint64_t deadline_ns) {
   if (!added_.ok()) co_return UniqueFd();
-  // Whoever is handed over is believed there: not by a secret that was replaced.
+  // The next engine believes a host that is handed over, which must not have proved a secret that is being replaced.
   co_await hosts_.Settled();
   auto associations = co_await target_.HandOver(nqn(), deadline_ns);
   if (!associations) co_return std::move(associations).error();

@@ -362,7 +362,7 @@ void IoQueue::EndTurn() {
 }
 
 const block::FrontEnd& IoQueue::FrontEnd() {
-  // Nobody waits for the answers of a queue that has ended, and another process waits instead of one that settles.
+  // A queue that has ended has nobody who waits for its answers; for one that settles another process waits.
   class Queues final : public block::FrontEnd {
     bool MayWait(const block::Request& request) const override {
       const IoQueue& queue = *static_cast<const IoQueue*>(request.top().layer);
