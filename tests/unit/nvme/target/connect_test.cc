@@ -212,22 +212,18 @@ TEST(TargetConnect, ADiscoveryControllerHasNoIoQueues) {
   EXPECT_EQ(rig.Connect(capsule).answer.status, kInvalidParameters | kDnr);
 }
 
-TEST(TargetConnect, IdentifiersComeInTurnFromTheirRange) {
+TEST(TargetConnect, IdentifiersComeInTurnFromWhereTheyBegin) {
   Rig rig;
   SubsystemConfig config = ConfigOf("nqn.2024-01.com.example:b");
-  config.controller_id_first = 100;
-  config.controller_id_last = 102;
+  config.controller_id_begin = fabrics::kControllerIdLast - 1;
   ASSERT_TRUE(rig.target.Add(config));
-  const auto connect = [&] { return rig.Connect(ConnectCapsule(0, config.nqn)); };
-  TargetController* const first = connect().controller;
-  EXPECT_EQ(first->id(), 100);
+  const auto connect = [&] { return rig.Connect(ConnectCapsule(0, config.nqn)).controller; };
+  TargetController* const first = connect();
+  EXPECT_EQ(first->id(), fabrics::kControllerIdLast - 1);
   rig.target.End(*first);
-  TargetController* const second = connect().controller;
-  EXPECT_EQ(second->id(), 101) << "the one that was given back is not next";
-  rig.live = {second, connect().controller, connect().controller};
-  EXPECT_EQ(rig.live[1]->id(), 102);
-  EXPECT_EQ(rig.live[2]->id(), 100);
-  EXPECT_EQ(connect().answer.status, 0x181) << "Controller Busy: the range is used up";
+  rig.live = {connect(), connect()};
+  EXPECT_EQ(rig.live[0]->id(), fabrics::kControllerIdLast) << "the one that was given back is not next";
+  EXPECT_EQ(rig.live[1]->id(), 1) << "behind the last one comes the first";
 }
 
 TEST(TargetConnect, ASubsystemThatComesBackGivesNoIdentifierThatAnOldControllerStillHas) {
@@ -285,8 +281,18 @@ TEST(TargetConnect, SubsystemsAreCheckedBeforeTheyAreShown) {
   refused([](SubsystemConfig& c) { c.hosts = {HostAccess::Named("host")}; }, invalid);
   refused([](SubsystemConfig& c) { c.io_queues_max = 0; }, invalid);
   refused([](SubsystemConfig& c) { c.io_queues_max = 256; }, invalid);
-  refused([](SubsystemConfig& c) { c.controller_id_first = 0; }, invalid);
-  refused([](SubsystemConfig& c) { c.controller_id_last = 0xfff0; }, invalid);
+  refused([](SubsystemConfig& c) { c.controller_id_begin = 0; }, invalid);
+  refused([](SubsystemConfig& c) { c.controller_id_begin = 0xfff0; }, invalid);
+  refused([](SubsystemConfig& c) { c.standby_addresses = c.addresses; }, invalid);
+  refused([](SubsystemConfig& c) { c.standby_addresses.resize(2); }, invalid);
+  refused(
+      [](SubsystemConfig& c) {
+        for (uint16_t port = 1; port <= kAddressesMax + 1; ++port) {
+          c.standby_addresses.push_back(kLocal);
+          c.standby_addresses.back().port = port;
+        }
+      },
+      invalid);
   EXPECT_EQ(rig.target.Find("nqn.2024-01.com.example:b"), nullptr);
   EXPECT_FALSE(rig.target.SetHosts(kSubsystem, {HostAccess::Named("host")}));
   EXPECT_TRUE(rig.target.Find(kSubsystem)->Admits(kHost)) << "as before";

@@ -76,6 +76,27 @@ TEST(TargetDiscovery, ASubsystemIsAtEachOfItsAddresses) {
   EXPECT_EQ(log.records.back().port_id, 3);
 }
 
+// A host that reads the log of either engine knows both, before it needs the other one.
+TEST(TargetDiscovery, ASubsystemIsAtItsStandbyAddressesTooWhicheverEngineIsAsked) {
+  Rig rig;
+  SubsystemConfig config = ConfigOf(kSecond);
+  config.addresses = {Address("10.0.0.1:4420"), Address("0.0.0.0:4421")};
+  config.standby_addresses = {Address("10.0.0.1:4430"), Address("10.0.0.1:4421")};
+  ASSERT_TRUE(rig.target.Add(config));
+  for (const auto state : {fabrics::AnaState::kInaccessible, fabrics::AnaState::kOptimized}) {
+    ASSERT_TRUE(rig.target.SetAna(kSecond, state));
+    const DiscoveryLog log = LogOf(rig, rig.Live(fabrics::kDiscoveryNqn));
+    EXPECT_EQ(Where(log, kSecond),
+              (std::vector<std::string>{"10.0.0.1:4420", "10.0.0.1:4421", "10.0.0.1:4430"}))
+        << "each once, though the wildcard stands for one of them";
+    std::vector<uint16_t> ports;
+    for (const auto& record : log.records) {
+      if (record.subsystem_nqn == kSecond) ports.push_back(record.port_id);
+    }
+    EXPECT_EQ(ports, (std::vector<uint16_t>{1, 2, 3}));
+  }
+}
+
 TEST(TargetDiscovery, AWildcardIsTheAddressByWhichTheHostCame) {
   Rig rig;
   SubsystemConfig config = ConfigOf(kSecond);
