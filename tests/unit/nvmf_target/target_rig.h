@@ -40,8 +40,14 @@ class Storage final : public block::Device {
     SetSize(size_bytes);
     co_return Ok{};
   }
+  // What waits before the storage goes there.
+  void Unqueue() {
+    queues = false;
+    for (block::Request* const request : std::exchange(queued, {})) Execute(*request);
+  }
   void LetGo() {
     holds = false;
+    Unqueue();
     std::vector<block::Request*> requests = std::move(held);
     held.clear();
     for (block::Request* const request : requests) Execute(*request);
@@ -50,23 +56,47 @@ class Storage final : public block::Device {
   std::vector<uint8_t> content;
   bool holds = false;
   std::vector<block::Request*> held;
+  // Requests wait before the storage, for its limits or (`without_limits`) for something else.
+  bool queues = false;
+  bool without_limits = false;
+  std::vector<block::Request*> queued;
   uint64_t flushes = 0;
   uint64_t fua_writes = 0;
   uint64_t longest_discard = 0;
   block::IoStatus fails = block::IoStatus::kOk;
 
  private:
-  class StorageChannel final : public block::Channel {
+  class StorageChannel final : public block::Channel, private block::ThrottleControl {
    public:
     explicit StorageChannel(Storage& s) : storage(s) {}
     void Submit(block::Request& request) override {
-      if (storage.holds) {
+      if (storage.queues && (!bypasses || storage.without_limits)) {
+        storage.queued.push_back(&request);
+      } else if (storage.holds) {
         storage.held.push_back(&request);
       } else {
         storage.Execute(request);
       }
     }
+    void AbortQueued(const block::Request* only) override {
+      std::vector<block::Request*> aborted;
+      std::erase_if(storage.queued, [&](block::Request* request) {
+        const bool concerns = only == nullptr || only == request;
+        if (concerns) aborted.push_back(request);
+        return concerns;
+      });
+      for (block::Request* const request : aborted) request->Complete(block::IoStatus::kAborted);
+    }
+    block::ThrottleControl* throttle() override { return this; }
+    void SetBypass(bool on) override {
+      bypasses = on;
+      if (!on || storage.without_limits) return;
+      for (block::Request* const request : std::exchange(storage.queued, {})) storage.Execute(*request);
+    }
+    uint64_t DebtUntilNs() const override { return 0; }
+    bool HasWaiting() const override { return !storage.queued.empty(); }
     Storage& storage;
+    bool bypasses = false;
   };
   static block::Geometry GeometryOf(uint64_t bytes) {
     block::Geometry geometry;
@@ -174,7 +204,8 @@ class TargetRig {
   }
   // Begins a task; `done` is set when it is over.
   void Begin(std::function<Task<void>(TargetRig&)> make, bool& done) {
-    control->PostCall([this, make = std::move(make), &done] { Spawn(Note(make(*this), done)); });
+    control->PostCall(
+        [this, make = std::move(make), &done]() mutable { Spawn(Note(std::move(make), *this, done)); });
   }
 
   Status SetHosts(std::vector<nvme::target::HostAccess> hosts) {
@@ -262,8 +293,9 @@ class TargetRig {
   static Task<void> Keep(Task<T> task, std::optional<T>& result) {
     result.emplace(co_await task);
   }
-  static Task<void> Note(Task<void> task, bool& done) {
-    co_await task;
+  // What `make` has captured lives as long as the task.
+  static Task<void> Note(std::function<Task<void>(TargetRig&)> make, TargetRig& rig, bool& done) {
+    co_await make(rig);
     done = true;
   }
   std::unique_ptr<Reactor> MakeReactor() {
