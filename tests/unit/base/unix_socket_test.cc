@@ -125,7 +125,7 @@ TEST_F(UnixSocketTest, OneDescriptorTooManyRefusesTheMessageAndAllAreClosed) {
 
 TEST_F(UnixSocketTest, ManyDescriptorsTooManyAreClosedAsWell) {
   const Pair pair(SOCK_SEQPACKET);
-  Pipe pipe(200);
+  Pipe pipe(250);
   SendUnchecked(pair.a, pipe.writing);
   pipe.writing.clear();
   EXPECT_FALSE(Receive(pair.b).ok());

@@ -364,6 +364,21 @@ TEST_P(ReplayTest, RangesThatTheStorageHadNoSpaceForAreLeftAsOneRequest) {
   rig.storage->result = block::IoStatus::kOk;
 }
 
+// Storage tells of what it has lost only once: a successor's flush would succeed.
+TEST_P(ReplayTest, AFlushThatHadNoSpaceIsAnsweredAndNotLeft) {
+  rig.Start(WithLog());
+  rig.Flush(0);
+  rig.Turn();
+  rig.queue->LeaveToSuccessor();
+  rig.Stop();
+  rig.storage->result = block::IoStatus::kNoSpace;
+  rig.storage->CompleteAll();
+  EXPECT_EQ(rig.TakeAllUsed().size(), 1U);
+  EXPECT_EQ(rig.StatusOf(0), VIRTIO_BLK_S_IOERR);
+  EXPECT_TRUE(InFlight().empty());
+  rig.storage->result = block::IoStatus::kOk;
+}
+
 TEST_P(ReplayTest, WithoutALogAllIsAnswered) {
   rig.Start();
   rig.Write(0, 10, 512, 1);
