@@ -60,7 +60,7 @@ class CrashRun {
   bool MaySwap(bool store_given);
   Task<void> MoveAll();
   Task<void> Move(const CrashVm& vm, EngineProcess& from, EngineProcess& to);
-  Task<void> Take(const CrashVm& vm, engine::HandOver hand_over, EngineProcess& to);
+  Task<void> Take(const CrashVm& vm, engine::Yielded yielded, EngineProcess& to);
   bool Unhappy() const { return kill_.dead() || world_.failed(); }
   void TearDown();
   bool Settled() const;
@@ -268,7 +268,7 @@ Task<void> CrashRun::Move(const CrashVm& vm, EngineProcess& from, EngineProcess&
   // Often too short for what is in flight, which then goes on where it is.
   for (uint64_t drain_ns = random_.Below(kNsPerMs); !Unhappy(); drain_ns = 2 * drain_ns + kNsPerUs) {
     auto yield = from.engine().YieldController(EngineProcess::ControllerOf(vm), drain_ns);
-    Result<engine::HandOver> yielded = co_await std::move(yield);
+    Result<engine::Yielded> yielded = co_await std::move(yield);
     if (Unhappy()) break;
     if (yielded) {
       auto take = Take(vm, std::move(yielded).value(), to);
@@ -282,8 +282,8 @@ Task<void> CrashRun::Move(const CrashVm& vm, EngineProcess& from, EngineProcess&
   }
 }
 
-Task<void> CrashRun::Take(const CrashVm& vm, engine::HandOver hand_over, EngineProcess& to) {
-  auto take = to.engine().TakeController(EngineProcess::ControllerOf(vm), std::move(hand_over), UniqueFd());
+Task<void> CrashRun::Take(const CrashVm& vm, engine::Yielded yielded, EngineProcess& to) {
+  auto take = to.engine().TakeController(EngineProcess::ControllerOf(vm), std::move(yielded), UniqueFd());
   const Status taken = co_await std::move(take);
   if (!taken && !kill_.dead()) world_.Violation("taking " + vm.name + ": " + taken.error().message);
   ++result_.moves;

@@ -4,19 +4,24 @@
 #include "engine/link/command_link.h"
 
 #include <cleat/engine/v1/engine.pb-c.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
+#include "base/unix_socket.h"
 #include "tests/unit/vhost/host.h"
 
 namespace cleat::engine::command_link_test {
@@ -93,11 +98,12 @@ class Caller {
     if (size <= 0) return nullptr;
     return PbMessage(cleat__engine__v1__envelope__unpack(nullptr, static_cast<size_t>(size), bytes.data()));
   }
-  void Send(const Cleat__Engine__V1__Envelope& envelope) {
+  void Send(const Cleat__Engine__V1__Envelope& envelope, std::span<const UniqueFd> fds = {}) {
     std::vector<uint8_t> bytes(cleat__engine__v1__envelope__get_packed_size(&envelope));
     cleat__engine__v1__envelope__pack(&envelope, bytes.data());
-    CLEAT_CHECK(send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
-                static_cast<ssize_t>(bytes.size()));
+    const iovec part{bytes.data(), bytes.size()};
+    const auto sent = SendWithFds(socket_.get(), {&part, 1}, fds);
+    CLEAT_CHECK(sent.ok() && *sent == bytes.size());
   }
   // Hears the hello, and chooses a version.
   void AnswerHello(uint32_t protocol) {
@@ -185,6 +191,28 @@ class Caller {
     envelope.take_controller = &take;
     if (!request.empty()) envelope.request = request.data();
     Send(envelope);
+  }
+  // With these descriptors, which it says are the counters or the connections of hosts.
+  void AskTakeWith(bool counters, bool connections, std::span<const UniqueFd> fds) {
+    std::string name = kController;
+    Cleat__Engine__V1__TakeController take = CLEAT__ENGINE__V1__TAKE_CONTROLLER__INIT;
+    take.name = name.data();
+    take.has_counters = take.has_connections = 1;
+    take.counters = counters ? 1 : 0;
+    take.connections = connections ? 1 : 0;
+    Cleat__Engine__V1__Envelope envelope = CLEAT__ENGINE__V1__ENVELOPE__INIT;
+    envelope.has_id = 1;
+    envelope.id = 1;
+    envelope.body_case = CLEAT__ENGINE__V1__ENVELOPE__BODY_TAKE_CONTROLLER;
+    envelope.take_controller = &take;
+    Send(envelope, fds);
+  }
+  // What the next reply says, whatever events come before.
+  PbMessage AwaitReply() {
+    for (;;) {
+      PbMessage message = Receive();
+      if (message == nullptr || message->body_case == CLEAT__ENGINE__V1__ENVELOPE__BODY_REPLY) return message;
+    }
   }
 
  private:
@@ -291,6 +319,31 @@ TEST_F(CommandLinkTest, WhatItWasAskedToTakeIsDecidedBeforeItConnectsAnew) {
   disks_.taken = false;
   Caller caller = Accept();
   EXPECT_EQ(caller.Welcome(), CLEAT__ENGINE__V1__ATTACHMENT_STATE__ATTACHMENT_STATE_ACTIVE);
+}
+
+TEST_F(CommandLinkTest, ATakeSaysWhichDescriptorsItBrings) {
+  disks_.taken = false;
+  Start(60 * kNsPerSecond);
+  Caller caller = Accept();
+  caller.Welcome();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  const UniqueFd reading(ends[0]);
+  std::vector<UniqueFd> fds;
+  fds.emplace_back(ends[1]);
+  caller.AskTakeWith(/*counters=*/true, /*connections=*/true, fds);
+  const PbMessage refused = caller.AwaitReply();
+  ASSERT_NE(refused, nullptr);
+  EXPECT_EQ(refused->reply->ok, 0);
+  EXPECT_EQ(refused->reply->code, ErrorCodeName(ErrorCode::kInvalidArgument));
+  caller.AskTakeWith(/*counters=*/false, /*connections=*/true, fds);
+  fds.clear();
+  const PbMessage taken = caller.AwaitReply();
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->reply->ok, 1) << taken->reply->message;
+  pollfd state{.fd = reading.get(), .events = 0, .revents = 0};
+  EXPECT_EQ(poll(&state, 1, 60'000), 1);
+  EXPECT_NE(state.revents & POLLHUP, 0) << "a guest's device has no use for them";
 }
 
 // What it logs of an order, however long that takes, has the id of the call that asked for it; what it logs meanwhile has not.

@@ -177,9 +177,9 @@ class Side {
 
   // To another engine of the host, which gives it back.
   void HandOverAndBack() {
-    const auto hand_over = reactors_.Await(controller_->Yield(UINT64_MAX));
-    ASSERT_TRUE(hand_over.ok()) << hand_over.error().message;
-    EXPECT_TRUE(reactors_.Await(controller_->Take(*hand_over)).ok());
+    const auto yielded = reactors_.Await(controller_->Yield(UINT64_MAX));
+    ASSERT_TRUE(yielded.ok()) << yielded.error().message;
+    EXPECT_TRUE(reactors_.Await(controller_->Take(yielded->hand_over, UniqueFd())).ok());
   }
   // Begins it.
   void Resize(const std::string& disk, uint64_t bytes) {

@@ -73,6 +73,10 @@ struct Request {
     for (std::string& address : addresses) address_texts.push_back(address.data());
     exported.n_addresses = address_texts.size();
     exported.addresses = address_texts.data();
+    std::vector<char*> standby_texts;
+    for (std::string& address : standby_addresses) standby_texts.push_back(address.data());
+    exported.n_standby_addresses = standby_texts.size();
+    exported.standby_addresses = standby_texts.data();
     std::vector<char*> host_texts;
     for (std::string& host : hosts) host_texts.push_back(host.data());
     exported.n_hosts = host_texts.size();
@@ -111,6 +115,7 @@ struct Request {
   std::string nqn = "nqn.2014-08.org.nvmexpress:uuid:0c9ea5e5-3b0d-4b3f-8f4c-3ed1f9a0d0aa";
   std::string serial = "0123456789abcdef0123";
   std::vector<std::string> addresses = {"10.0.0.1:4420", "[::]:4421"};
+  std::vector<std::string> standby_addresses = {"10.0.1.1:4420"};
   std::vector<std::string> hosts = {HostNqn(1), HostNqn(2)};
   std::vector<std::unique_ptr<SecuredHost>> secured;
   size_t size_bytes = 0;  // of the message
@@ -134,6 +139,8 @@ TEST(ExportCodec, AnExportComesThroughWhole) {
   ASSERT_EQ(spec.exported->addresses.size(), 2U);
   EXPECT_EQ(nvme::fabrics::TextOfAddress(spec.exported->addresses[0]), "10.0.0.1:4420");
   EXPECT_EQ(nvme::fabrics::TextOfAddress(spec.exported->addresses[1]), "[::]:4421");
+  ASSERT_EQ(spec.exported->standby_addresses.size(), 1U);
+  EXPECT_EQ(nvme::fabrics::TextOfAddress(spec.exported->standby_addresses[0]), "10.0.1.1:4420");
   ASSERT_EQ(spec.exported->hosts.size(), 2U);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(spec.exported->hosts[i].nqn, sent.hosts[i]);
@@ -184,6 +191,8 @@ TEST(ExportCodec, AReportHasAllButTheHosts) {
   EXPECT_EQ(controller.exported->serial, Request().serial);
   ASSERT_EQ(controller.exported->n_addresses, 2U);
   EXPECT_STREQ(controller.exported->addresses[1], "[::]:4421");
+  ASSERT_EQ(controller.exported->n_standby_addresses, 1U);
+  EXPECT_STREQ(controller.exported->standby_addresses[0], "10.0.1.1:4420");
   EXPECT_EQ(controller.exported->n_hosts, 0U);
   EXPECT_EQ(controller.exported->n_secured_hosts, 0U);
   EXPECT_EQ(controller.exported->hosts_revision, 12U);
@@ -205,6 +214,12 @@ TEST(ExportCodec, HostsChangeAndNothingElseDoes) {
   other.exported->addresses.pop_back();
   EXPECT_FALSE(spec.SameAs(other));
   other = spec;
+  other.exported->standby_addresses[0].port = 4422;
+  EXPECT_FALSE(spec.SameAs(other));
+  other.exported->standby_addresses.clear();
+  EXPECT_TRUE(spec.SameAs(other)) << "a cleatd of before version 12 tells none";
+  EXPECT_TRUE(other.SameAs(spec)) << "nor has told any";
+  other = spec;
   other.exported.reset();
   EXPECT_FALSE(spec.SameAs(other));
   EXPECT_FALSE(other.SameAs(spec));
@@ -216,11 +231,15 @@ TEST(ExportCodec, TheMostThatIsTaken) {
   request.addresses.clear();
   for (size_t i = 0; i < kExportAddressesMax; ++i)
     request.addresses.push_back("10.0.0.1:" + std::to_string(1000 + i));
+  request.standby_addresses.clear();
+  for (size_t i = 0; i < kExportAddressesMax; ++i)
+    request.standby_addresses.push_back("10.0.1.1:" + std::to_string(1000 + i));
   request.hosts.clear();
   for (size_t i = 0; i < kExportHostsMax; ++i) request.hosts.push_back(HostNqn(i));
   const ControllerSpec spec = request.Spec();
   ASSERT_TRUE(spec.exported.has_value());
   EXPECT_EQ(spec.exported->addresses.size(), kExportAddressesMax);
+  EXPECT_EQ(spec.exported->standby_addresses.size(), kExportAddressesMax);
   EXPECT_EQ(spec.exported->hosts.size(), kExportHostsMax);
 }
 
@@ -235,6 +254,9 @@ TEST(ExportCodec, TheMostThatIsTakenWithSecrets) {
   request.addresses.clear();
   for (size_t i = 0; i < kExportAddressesMax; ++i)
     request.addresses.push_back("[fd00:1111:2222:3333:4444:5555:6666:7777]:" + std::to_string(10'000 + i));
+  for (size_t i = 1; i < kExportAddressesMax; ++i)
+    request.standby_addresses.push_back("[fd00:1111:2222:3333:4444:5555:6666:8888]:" +
+                                        std::to_string(10'000 + i));
   request.hosts.clear();
   for (size_t i = 0; i < kExportHostsMax; ++i) request.AddSecured(nqn_of(i));
   const ControllerSpec spec = request.Spec();
@@ -264,6 +286,15 @@ TEST(ExportCodec, WhatIsWrongIsRefusedByName) {
        }},
       {"exported.addresses", [](Request& r) { r.addresses[0] = "target.example:4420"; }},
       {"10.0.0.1 twice", [](Request& r) { r.addresses[1] = "10.0.0.1"; }},
+      {"exported.standby_addresses has 9",
+       [](Request& r) {
+         for (size_t i = 1; i <= kExportAddressesMax; ++i)
+           r.standby_addresses.push_back("10.0.0.1:" + std::to_string(1000 + i));
+       }},
+      {"exported.standby_addresses", [](Request& r) { r.standby_addresses[0] = "standby.example"; }},
+      {"10.0.1.1 twice", [](Request& r) { r.standby_addresses.push_back("10.0.1.1"); }},
+      {"10.0.0.1, where the engine that serves it listens",
+       [](Request& r) { r.standby_addresses[0] = "10.0.0.1"; }},
       {"exported.hosts", [](Request& r) { r.hosts[0] = "me"; }},
       {"host1 twice", [](Request& r) { r.hosts[1] = r.hosts[0]; }},
       {"exported.hosts has 65",

@@ -16,12 +16,13 @@ uint64_t asked_in = 0;
 
 }  // namespace
 
-uint64_t EngineRequests::Ask(EngineView& engine, engine::v1::Envelope envelope, UniqueFd fd, Done done) {
+uint64_t EngineRequests::Ask(EngineView& engine, engine::v1::Envelope envelope, std::vector<UniqueFd> fds,
+                             Done done) {
   const PeerId peer = engine.info.peer;
   if (std::exchange(asked_in, sim::SeedUnderWay()) != sim::SeedUnderWay()) asked = 0;
   const bool forgotten = sim::planted == sim::HostDefect::kForgetRequest && ++asked % kForgottenOf == 0;
   return link_.Request(
-      peer, std::move(envelope), std::move(fd),
+      peer, std::move(envelope), std::move(fds),
       [this, peer, forgotten, done = std::move(done)](const engine::v1::Reply& reply, UniqueFd answer_fd) {
         if (!forgotten) done(engines_.Get(peer), reply, std::move(answer_fd));
       });
