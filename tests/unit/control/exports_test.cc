@@ -129,6 +129,20 @@ TEST_F(ExportsTest, WhatIsWrongIsRefusedByItsField) {
        exported([](auto& e) { e.add_addresses("10.0.0.1:4420"); })},
       {"spec.exported.addresses[1]", "is among those of exported.addresses[0], 10.0.0.1:4420",
        exported([](auto& e) { e.add_addresses("0.0.0.0"); })},
+      {"spec.exported.standby_addresses", "are 9: give 8 at most", exported([](auto& e) {
+         for (int i = 0; i < 9; ++i) e.add_standby_addresses("10.0.0.2:" + std::to_string(5000 + i));
+       })},
+      {"spec.exported.standby_addresses[0]", "is wrong",
+       exported([](auto& e) { e.add_standby_addresses("standby.example:4420"); })},
+      {"spec.exported.standby_addresses[1]", "is among those of exported.standby_addresses[0], 10.0.1.1:4420",
+       exported([](auto& e) {
+         e.add_standby_addresses("10.0.1.1");
+         e.add_standby_addresses("10.0.1.1:4420");
+       })},
+      {"spec.exported.standby_addresses[0]", "is among those of exported.addresses[0], 10.0.0.1:4420",
+       exported([](auto& e) { e.add_standby_addresses("10.0.0.1"); })},
+      {"spec.exported.standby_addresses[0]", "is among those of exported.addresses[0], 10.0.0.1:4420",
+       exported([](auto& e) { e.add_standby_addresses("0.0.0.0"); })},
       {"spec.exported.hosts[1].nqn", "is wrong", exported([](auto& e) { e.add_hosts()->set_nqn("me"); })},
       {"spec.exported.hosts[1].nqn", "is wrong", exported([](auto& e) { e.add_hosts(); })},
       {"spec.exported.hosts[1].nqn", "discovery services",
@@ -152,7 +166,34 @@ TEST_F(ExportsTest, WhatIsWrongIsRefusedByItsField) {
   v1::CreateControllerRequest other_ports = NewExport("db");
   for (const char* address : {"0.0.0.0:4421", "[::]", "[fd00::1]:4422"})
     other_ports.mutable_controller()->mutable_spec()->mutable_exported()->add_addresses(address);
+  other_ports.mutable_controller()->mutable_spec()->mutable_exported()->add_standby_addresses(
+      "10.0.0.1:4423");
   EXPECT_TRUE(Create(other_ports).ok());
+}
+
+// An engine that stands by for one would listen beside the engine that serves the other.
+TEST_F(ExportsTest, AStandbyAddressIsNoOtherExportsAddress) {
+  v1::CreateControllerRequest first = NewExport("db");
+  v1::ExportSpec& spec = *first.mutable_controller()->mutable_spec()->mutable_exported();
+  spec.clear_addresses();
+  spec.add_addresses("10.0.0.1:4420");
+  spec.add_standby_addresses("10.0.0.1:4421");
+  ASSERT_TRUE(Create(first).ok());
+  v1::CreateControllerRequest second = NewExport("logs");
+  v1::ExportSpec& other = *second.mutable_controller()->mutable_spec()->mutable_exported();
+  other.clear_addresses();
+  other.add_addresses("0.0.0.0:4421");
+  const auto serving = Create(second);
+  ASSERT_FALSE(serving.ok());
+  EXPECT_THAT(serving.error().message, HasSubstr("controllers/db"));
+  other.set_addresses(0, "10.0.0.1:4420");
+  other.add_standby_addresses("10.0.0.1:4420");
+  EXPECT_FALSE(Create(second).ok()) << "of its own, too";
+  other.set_addresses(0, "10.0.0.1:4422");
+  EXPECT_FALSE(Create(second).ok());
+  other.set_addresses(0, "10.0.0.1:4420");
+  other.set_standby_addresses(0, "10.0.0.1:4421");
+  EXPECT_TRUE(Create(second).ok()) << "of the same kind they may be shared";
 }
 
 TEST_F(ExportsTest, NoTwoHaveOneName) {
@@ -226,7 +267,8 @@ TEST_F(ExportsTest, OfWhatItIsTheHostsAloneChange) {
   EXPECT_EQ(Db().labels().at("of"), "ann");
   EXPECT_EQ(Change(LetIn("db", {kHostOne}))->labels().at("of"), "ann") << "labels that are not named stay";
 
-  for (const std::string path : {"spec.exported.nqn", "spec.exported.addresses", "spec.exported"}) {
+  for (const std::string path :
+       {"spec.exported.nqn", "spec.exported.addresses", "spec.exported.standby_addresses", "spec.exported"}) {
     v1::UpdateControllerRequest other = LetIn("db", {kHostTwo});
     other.mutable_update_mask()->add_paths(path);
     const auto refused = Change(other);

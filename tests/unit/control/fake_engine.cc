@@ -185,6 +185,8 @@ void FakeEngine::Forget() {
   memories_.clear();
   groups_.clear();
   clusters_.clear();
+  to_yield_.Reset();
+  taken_connections_.Reset();
   ++incarnation_;
   if (host_ != nullptr) host_->ReleaseAll(name_);
   const uint64_t one = 1;
@@ -434,6 +436,16 @@ engine::v1::HandOver FakeEngine::TakenWith() {
 bool FakeEngine::TakenWithCounters() {
   const std::lock_guard lock(mutex_);
   return taken_with_counters_;
+}
+
+void FakeEngine::GiveWithYield(UniqueFd connections) {
+  const std::lock_guard lock(mutex_);
+  to_yield_ = std::move(connections);
+}
+
+UniqueFd FakeEngine::TakeConnections() {
+  const std::lock_guard lock(mutex_);
+  return std::move(taken_connections_);
 }
 
 void FakeEngine::Send(const engine::v1::Envelope& envelope, std::vector<UniqueFd> fds) {

@@ -114,6 +114,10 @@ class FakeEngine {
   // Of the last TakeController.
   engine::v1::HandOver TakenWith();
   bool TakenWithCounters();
+  // The next controller that it yields brings that, as the connections of its hosts.
+  void GiveWithYield(UniqueFd connections);
+  // What came as such with the last TakeController; invalid: nothing, or it was taken from here before.
+  UniqueFd TakeConnections();
   UniqueFd MemoryOf(const std::string& disk);
   // The engine has that, as if cleatd had given it.
   void SetMemory(const std::string& disk, UniqueFd memory);
@@ -134,7 +138,7 @@ class FakeEngine {
   void SendParts(uint64_t request, const std::vector<engine::v1::Discovery>& parts, bool whole);
   void SendReply(uint64_t request, const engine::v1::Reply& reply);
   engine::v1::Reply DoGroups(Datagram& request);
-  engine::v1::Reply DoYield(const std::string& name);
+  engine::v1::Reply DoYield(const std::string& name, std::vector<UniqueFd>& fds);
   engine::v1::Reply DoTake(Datagram& request);
   void SetState(const std::string& name, engine::v1::ControllerState state);
   void Forget();
@@ -145,7 +149,7 @@ class FakeEngine {
   const std::string socket_path_;
   const std::string name_;
   uint32_t protocol_min_ = 1;
-  uint32_t protocol_max_ = 11;
+  uint32_t protocol_max_ = 12;
   uint32_t controllers_max_ = 100;
   std::string stands_by_for_;
   std::string path_lists_;
@@ -182,6 +186,8 @@ class FakeEngine {
   int takes_to_fail_ = 0;
   engine::v1::HandOver taken_with_;
   bool taken_with_counters_ = false;
+  UniqueFd to_yield_;
+  UniqueFd taken_connections_;
   int resizes_to_fail_ = 0;
   int attaches_to_fail_ = 0;
   std::string fail_code_;

@@ -65,7 +65,7 @@ engine::v1::Reply FakeEngine::Do(Datagram& request, std::vector<UniqueFd>& fds) 
     if (host_ != nullptr) SetState(name, engine::v1::CONTROLLER_STATE_CONNECTING);
     return Good();
   }
-  if (envelope.has_yield_controller()) return DoYield(envelope.yield_controller().name());
+  if (envelope.has_yield_controller()) return DoYield(envelope.yield_controller().name(), fds);
   if (envelope.has_take_controller()) return DoTake(request);
   if (envelope.has_delete_controller()) {
     const std::string& name = envelope.delete_controller().name();
@@ -268,7 +268,7 @@ void FakeEngine::TellAttachment(const engine::v1::AttachmentStatus& status) {
   Send(event);
 }
 
-engine::v1::Reply FakeEngine::DoYield(const std::string& name) {
+engine::v1::Reply FakeEngine::DoYield(const std::string& name, std::vector<UniqueFd>& fds) {
   const auto found = controllers_.find(name);
   if (found == controllers_.end()) return Bad("not_found", "no such controller");
   if (found->second.state() == engine::v1::CONTROLLER_STATE_STANDBY) return Good();
@@ -285,6 +285,7 @@ engine::v1::Reply FakeEngine::DoYield(const std::string& name) {
     disk.add_buckets(incarnation_);
   }
   reply.mutable_hand_over();
+  if (to_yield_.valid()) fds.push_back(std::move(to_yield_));
   if (host_ != nullptr) host_->Release(name, name_);
   SetState(name, engine::v1::CONTROLLER_STATE_STANDBY);
   return reply;
@@ -295,7 +296,12 @@ engine::v1::Reply FakeEngine::DoTake(Datagram& request) {
   const auto found = controllers_.find(name);
   if (found == controllers_.end()) return Bad("not_found", "no such controller");
   taken_with_ = request.envelope.take_controller().hand_over();
-  taken_with_counters_ = !request.fds.empty();
+  const engine::v1::TakeController& take = request.envelope.take_controller();
+  taken_with_counters_ = take.counters() || (!take.connections() && !request.fds.empty());
+  if (request.fds.size() < size_t{taken_with_counters_} + size_t{take.connections()})
+    return Bad("invalid_argument", "a descriptor is missing");
+  taken_connections_.Reset();
+  if (take.connections()) taken_connections_ = std::move(request.fds[taken_with_counters_ ? 1 : 0]);
   if (found->second.state() != engine::v1::CONTROLLER_STATE_STANDBY) return Good();
   if (takes_to_fail_ > 0) {
     --takes_to_fail_;

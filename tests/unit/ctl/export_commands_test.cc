@@ -109,10 +109,11 @@ class ExportCommands : public run_fixture::RunTest {
 };
 
 TEST_F(ExportCommands, MakeOneWithItsDisksInTheirOrder) {
-  const Outcome outcome =
-      Ctl({"export",   "create", "db",      "--disk",   "data",     "--disk",   "disks/log",
-           "--hosts",  kHostOne, kHostTwo,  "--listen", "10.0.0.1", "--listen", "[::]:4421",
-           "--queues", "4",      "--group", "vms",      "--label",  "site=b",   "--wait=7"});
+  const Outcome outcome = Ctl({"export",   "create",           "db",       "--disk",           "data",
+                               "--disk",   "disks/log",        "--hosts",  kHostOne,           kHostTwo,
+                               "--listen", "10.0.0.1",         "--listen", "[::]:4421",        "--queues",
+                               "4",        "--group",          "vms",      "--label",          "site=b",
+                               "--wait=7", "--standby-listen", "10.0.1.1", "--standby-listen", "10.0.1.2"});
   ASSERT_EQ(outcome.code, kOk) << outcome.err;
   const v1::ControllerSpec& spec = created_.spec();
   EXPECT_EQ(spec.type(), v1::CONTROLLER_TYPE_NVMF);
@@ -122,6 +123,7 @@ TEST_F(ExportCommands, MakeOneWithItsDisksInTheirOrder) {
   EXPECT_EQ(spec.group(), "groups/vms");
   EXPECT_EQ(spec.exported().nqn(), "");
   EXPECT_THAT(spec.exported().addresses(), ElementsAre("10.0.0.1", "[::]:4421"));
+  EXPECT_THAT(spec.exported().standby_addresses(), ElementsAre("10.0.1.1", "10.0.1.2"));
   EXPECT_THAT(HostsOf(spec.exported()), ElementsAre(kHostOne, kHostTwo));
   EXPECT_EQ(created_.labels().at("site"), "b");
   EXPECT_THAT(attached_, ElementsAre("disks/data 0", "disks/log 1"));
@@ -161,6 +163,10 @@ TEST_F(ExportCommands, ShowExportsAlone) {
   EXPECT_THAT(outcome.out, HasSubstr("READY  10.0.0.1:4420  2      3"));
   EXPECT_THAT(outcome.out, HasSubstr("site=b"));
   EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 2) << "a header and one line";
+  EXPECT_THAT(outcome.out, Not(HasSubstr("STANDBY LISTEN"))) << "where no export has any";
+  db_.mutable_spec()->mutable_exported()->add_standby_addresses("10.0.1.1:4420");
+  EXPECT_THAT(Ctl({"export", "list"}).out, HasSubstr("READY  10.0.0.1:4420  10.0.1.1:4420   2      3"));
+  EXPECT_THAT(Ctl({"export", "get", "db"}).out, HasSubstr("standby listen  10.0.1.1:4420"));
   outcome = Ctl({"export", "list", "-o", "json"});
   EXPECT_THAT(outcome.out, HasSubstr("controllers/db"));
   EXPECT_THAT(outcome.out, Not(HasSubstr("controllers/vm")));
