@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk that one engine exports over NVMe/TCP and another one's disk lies on, on the same host, under a verified load: the engine that
 // exports is upgraded and killed, more namespaces come, the disk grows. What was answered is there.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <string>
 
@@ -14,6 +11,7 @@
 #include "io_load.h"
 #include "peer.h"
 #include "perf/vhost_user/deadline.h"
+#include "tests/support/free_address.h"
 
 namespace cleat::system_test::export_test {
 namespace {
@@ -22,25 +20,13 @@ constexpr uint64_t kDiskBytes = uint64_t{64} << 20;
 constexpr char kExporter[] = "exporter";
 constexpr uint64_t kRequests = kSanitized ? 300 : 2000;
 
-// A port of loopback that nobody has now.
-std::string FreeAddress() {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof(at);
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), bytes) != 0) return {};
-  if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return {};
-  return "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
-}
-
 // A disk in memory, exported by an engine of its own at two addresses, and a disk over it with a guest.
 class ExportTest : public testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(host_.ok());
     host_.AddEngine(kExporter);
-    for (int i = 0; i < 2; ++i) addresses_.push_back(FreeAddress());
+    for (int i = 0; i < 2; ++i) addresses_.push_back(test::FreeAddress());
     v1::SubsystemSpec subsystem;
     subsystem.set_nqn("nqn.2024-01.com.example:export");
     for (const std::string& address : addresses_) subsystem.add_addresses(address);
@@ -92,9 +78,10 @@ class ExportTest : public testing::Test {
     peer_ = std::move(peer).value();
   }
 
-  void Upgrade(const std::string& to) {
+  void Upgrade(const std::string& to) { Upgrade(kExporter, to); }
+  void Upgrade(const std::string& from, const std::string& to) {
     v1::UpgradeEngineRequest request;
-    request.set_name(std::string("engines/") + kExporter);
+    request.set_name("engines/" + from);
     request.set_to("engines/" + to);
     v1::UpgradeEngineResponse response;
     grpc::ClientContext begins;
@@ -132,6 +119,22 @@ TEST_F(ExportTest, WhatWasAnsweredIsThereWhenItsEngineIsKilledAndUpgraded) {
   ASSERT_TRUE(load.WaitProgress(kRequests / 4));
   EXPECT_OK(load.Stop());
   EXPECT_OK(load.Verify());
+}
+
+// Both ways, with what the host has under way.
+TEST_F(ExportTest, AHostGoesOnOverUpgrades) {
+  IoLoad load(peer_->driver(), blocks_, {.seed = 9});
+  EXPECT_OK(load.Run(kRequests));
+  load.Start();
+  ASSERT_TRUE(load.WaitProgress(kRequests / 4));
+  host_.AddEngine("next");
+  ASSERT_NO_FATAL_FAILURE(Upgrade("next"));
+  ASSERT_TRUE(load.WaitProgress(kRequests / 4));
+  ASSERT_NO_FATAL_FAILURE(Upgrade("next", kExporter));
+  ASSERT_TRUE(load.WaitProgress(kRequests / 4));
+  EXPECT_OK(load.Stop());
+  EXPECT_OK(load.Verify());
+  EXPECT_EQ(host_.CountInEngineLog("disks/a: path broken"), 0U) << "the host's connections stay the same";
 }
 
 TEST_F(ExportTest, AHostThatIsTakenOutOfTheListLosesTheDiskAndHasItAgainWhenItIsBack) {
