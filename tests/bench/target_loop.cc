@@ -2,7 +2,8 @@
 // A disk in memory, or one that does nothing, shown to NVMe/TCP hosts by one reactor: what the engine's target costs without a control plane,
 // to set beside another target's figures with the same host.
 //
-//   target_loop --listen 127.0.0.1:4430 --nqn NQN --host NQN [--null] [--mib 256] [--core 1] [--reactors 1]
+//   target_loop --listen 127.0.0.1:4430 --nqn NQN --host NQN [--null] [--mib 256] [--core 1] [--reactors 1] [--psk FILE]
+//   [--sleeps]   reactors leave their cores while nothing is to do: behind target_floor, which has the I/O queues
 //   [--one-pdu-a-send] [--read-on-events]   without what makes it fast, one by one
 // Serves until its input ends. For each line that it is given it prints, as JSON, for how many nanoseconds its reactors were busy so far.
 #include <pthread.h>
@@ -16,6 +17,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <iostream>
@@ -40,6 +42,8 @@ struct Arguments {
   std::vector<std::string> addresses;
   std::string nqn;
   std::vector<std::string> hosts;
+  std::string psk_file;
+  bool sleeps = false;
   bool null = false;
   uint64_t mib = 256;
   int core = -1;
@@ -125,7 +129,7 @@ class Target {
  public:
   explicit Target(const Arguments& arguments) : arguments_(arguments) {
     for (uint32_t i = 0; i < arguments.reactors; ++i) {
-      io_.push_back(std::make_unique<Runner>(clock_, "io", Way::kPolls,
+      io_.push_back(std::make_unique<Runner>(clock_, "io", arguments.sleeps ? Way::kSleeps : Way::kPolls,
                                              arguments.core < 0 ? -1 : arguments.core + static_cast<int>(i)));
     }
   }
@@ -155,6 +159,15 @@ class Target {
     co_return co_await modules::OpenRam({shape, std::move(memory)}, blocking_);
   }
 
+  // nullptr: hosts come in plain TCP.
+  std::shared_ptr<const nvme::tls::Psk> ReadPsk() const {
+    if (arguments_.psk_file.empty()) return nullptr;
+    std::ifstream file(arguments_.psk_file);
+    std::string text;
+    file >> text;
+    return std::make_shared<nvme::tls::Psk>(Must(nvme::tls::Psk::Parse(text, arguments_.psk_file)));
+  }
+
   Task<Status> Begin() {
     service_ = std::make_unique<nvmf_target::TargetService>(control_.reactor(), nullptr, arguments_.tuning);
     CLEAT_CO_ASSIGN(auto device, co_await OpenDevice());
@@ -168,8 +181,10 @@ class Target {
     parts.name = "loop";
     parts.config.nqn = arguments_.nqn;
     parts.config.serial = "LOOP";
-    for (const std::string& nqn : arguments_.hosts)
+    for (const std::string& nqn : arguments_.hosts) {
       parts.config.hosts.push_back(nvme::target::HostAccess::Named(nqn));
+      parts.config.hosts.back().psk = ReadPsk();
+    }
     for (const std::string& address : arguments_.addresses)
       parts.config.addresses.push_back(Must(nvme::fabrics::ParseTransportAddress(address)));
     for (const auto& io : io_) parts.reactors.push_back(&io->reactor());
@@ -219,6 +234,8 @@ int Main(int argc, char** argv) {
   app.add_option("--listen", arguments.addresses, "Addresses")->required();
   app.add_option("--nqn", arguments.nqn, "The subsystem's")->required();
   app.add_option("--host", arguments.hosts, "NQNs of hosts that are let in")->required();
+  app.add_flag("--sleeps", arguments.sleeps, "Reactors sleep while nothing is to do");
+  app.add_option("--psk", arguments.psk_file, "File with the hosts' pre-shared key: they come by TLS");
   app.add_flag("--null", arguments.null, "A disk that does nothing");
   app.add_option("--mib", arguments.mib, "The disk's size");
   app.add_option("--core", arguments.core, "Of the first reactor");

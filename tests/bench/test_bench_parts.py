@@ -88,7 +88,7 @@ class Plan(unittest.TestCase):
         self.assertEqual(self.names("qsd"), ["qsd-null", "qsd-file"])
         self.assertEqual(self.names("sight_cost, idle"), ["sight", "host"])
         alone = [measurement.name for measurement in plan.MEASUREMENTS if measurement not in plan.choose(None)]
-        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "tcp-target", "pool", "stopped", "rbd-clients"])
+        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "tcp-target", "pool", "stopped", "export-upgrade", "rbd-clients"])
         for name in alone:
             self.assertEqual(self.names(name), [name])
         for wrong in ("nothing", "null,,", "qsd,nothing"):
@@ -177,15 +177,21 @@ class TcpTarget(unittest.TestCase):
     def test_the_median_is_of_each_round_and_the_worst_is_named(self):
         # Ours over SPDK's: 3, 2, 1 and 0.5 of the four loads, in each of two rounds.
         kiops = {("memory", "randread"): 300.0, ("memory", "randwrite"): 200.0, ("null", "randread"): 100.0, ("null", "randwrite"): 50.0}
-        lab, spdk, ours = mock.Mock(pace=mock.Mock(rounds=2)), mock.Mock(), {disk: mock.Mock() for disk in measure_tcp_target.DISKS}
+        lab, spdk = mock.Mock(pace=mock.Mock(rounds=2)), mock.Mock()
+        ours, floor = ({disk: mock.Mock() for disk in measure_tcp_target.DISKS} for _ in range(2))
 
         def perf(_lab, target, disk, pattern, _depth):
-            return {"kiops": 100.0 if target is spdk else kiops[disk, pattern], "p50_us": 1.0, "busy_ns": 1.0}
+            mine = target in ours.values()
+            rate = kiops[disk, pattern] if mine else 100.0 if target is spdk else 2 * kiops[disk, pattern]
+            return {"kiops": rate, "p50_us": 1.0, "busy_ns": 3.0 if mine else 4.0}
 
         with mock.patch.object(measure_tcp_target, "perf", perf):
-            figures = measure_tcp_target.measure_rates(lab, spdk, ours)
+            figures = measure_tcp_target.measure_rates(lab, spdk, ours, floor)
         for depth in measure_tcp_target.DEPTHS:
             self.assertEqual(figures[f"tcp_target_vs_spdk_qd{depth}"], Figure(1.5, "ratio", 0.0, (1.5, 1.5)))
+            self.assertEqual(figures[f"tcp_target_floor_vs_spdk_qd{depth}"].value, 3.0)
+            self.assertEqual(figures[f"tcp_target_cpu_vs_spdk_qd{depth}"].value, 0.75)
+        self.assertEqual(figures["tcp_target_floor_percent"].value, 50)
         self.assertIn("null randwrite: 0.50", lab.note.call_args.args[1])
 
     def test_digests_cost_what_the_targets_core_takes_more(self):

@@ -52,6 +52,11 @@ BARS: dict[str, Bar] = {
                         "memory and null, 32 in flight"),
     "tcp_target_vs_spdk_qd128": _at_least(1.25, "likewise, 128 in flight"),
     "tcp_qd1_p50_vs_spdk": _at_most(0.95, "likewise, one read from memory in flight: median latency over SPDK's"),
+    "tcp_target_floor_percent":
+        _at_least(70, "requests a second that spdk_nvme_perf gets of an exported disk, of those of a bare loop that answers the same PDUs: the median of "
+                      "reads and writes, memory and null, 32 and 128 in flight"),
+    "tcp_tls_floor_percent":
+        _at_least(70, "likewise over TLS, of those of a bare loop with the same TLS: the worse of reads and writes, memory, 32 in flight"),
     "tcp_digest_cost_percent":
         _at_most(15, "what a request of an exported memory disk costs the target's core more with both digests: the worse of reads and writes, "
                      "32 in flight"),
@@ -73,6 +78,8 @@ BARS: dict[str, Bar] = {
     "restart_100_disks_ms": _at_most(2000, "a killed engine started again, until 100 disks are served again"),
     "upgrade_gap_ms_p99": _at_most(10, "an upgrade under one VM: the longest silence its guest sees, 99th percentile"),
     "upgrade_gap_ms_max": _at_most(25, "likewise, the longest of all"),
+    "tcp_upgrade_gap_ms_p99":
+        _at_most(10, "an upgrade under a host over NVMe/TCP: the longest silence that it sees, 99th percentile; its connections stay"),
     "upgrade_384_gap_ms_p99": _at_most(20, "384 controllers upgraded, 64 under load: likewise, 99th percentile"),
     "upgrade_384_total_s": _at_most(30, "384 controllers with 3,072 disks upgraded: from the call to the last one"),
     "flooded_upgrade_ratio": _at_most(1.2, "50 controllers upgraded beside four whose front ends flood and read nothing, against the 50 alone"),

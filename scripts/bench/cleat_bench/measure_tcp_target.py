@@ -7,7 +7,10 @@ behind the engine's target, on one reactor that polls. Both targets have a disk 
 measured runs: the others stand still meanwhile. Each disk in memory is written once before anything is measured.
 
 Requests a second are those of the slower half, so the bar is the median of reads and writes of both disks; the worst of these is named. What a
-request costs the target's core is known of ours alone. What ours can do without is turned off in rounds of its own.
+request costs the target's core is compared beside it, as each target counts the polls that found something to do: where the host's core is what is
+full, the requests say nothing. What ours can do without is turned off in rounds of its own.
+
+The floor is tests/bench/target_floor: a bare loop that answers the same requests with the same PDUs, in plain TCP and over the same TLS.
 """
 
 from __future__ import annotations
@@ -25,12 +28,14 @@ from pathlib import Path
 
 from cleat_guest import BenchError
 from cleat_guest import spdk_target
+from cleat_guest.nvmf_secrets import tls_psk
 from cleat_guest.spdk_target import SpdkTarget, nguid
 
 from cleat_bench.lab import Lab, Pace
 from cleat_bench.stats import Figure, figure, interleave, ratio
 
-BARS = ("tcp_target_vs_spdk_qd32", "tcp_target_vs_spdk_qd128", "tcp_qd1_p50_vs_spdk", "tcp_digest_cost_percent")
+BARS = ("tcp_target_vs_spdk_qd32", "tcp_target_vs_spdk_qd128", "tcp_qd1_p50_vs_spdk", "tcp_target_floor_percent", "tcp_digest_cost_percent",
+        "tcp_tls_floor_percent")
 DEPTHS = (32, 128)
 DISKS = ("memory", "null")
 PATTERNS = ("randread", "randwrite")
@@ -44,6 +49,7 @@ NQN = "nqn.2016-06.io.cleat:bench-"
 HOST_NQN = "nqn.2016-06.io.cleat:bench-host"
 ADDRESS = "127.0.0.1"
 SPDK_PORT, FIRST_PORT = 4432, 4433
+FLOOR_PORTS, BEHIND_PORTS, TLS_PORT, TLS_FLOOR_PORT, TLS_BEHIND_PORT = 4443, 4453, 4463, 4464, 4465
 UUIDS = {"memory": "3f0d7c52-9d0e-4a35-8f6b-6f1f0f9a7d11", "null": "3f0d7c52-9d0e-4a35-8f6b-6f1f0f9a7d12"}
 DISK_MB = {"memory": 64, "null": 4096}
 BLOCK_BYTES = 512
@@ -57,7 +63,7 @@ def run_seconds(pace: Pace) -> int:
 
 
 def seconds(pace: Pace) -> float:
-    runs = 2 * len(DISKS) * len(PATTERNS) * len(DEPTHS) + 2 + 2 * len(PATTERNS) + 2 * len(SWITCHES)
+    runs = 3 * len(DISKS) * len(PATTERNS) * len(DEPTHS) + 2 + 4 * len(PATTERNS) + 2 * len(SWITCHES)
     return pace.rounds * runs * (run_seconds(pace) + START_SECONDS) + 4 * RUN_SECONDS
 
 
@@ -68,9 +74,11 @@ def measure(lab: Lab) -> dict[str, Figure]:
     with ExitStack() as made:
         spdk = made.enter_context(Spdk(lab))
         ours = {disk: made.enter_context(Loop(lab, FIRST_PORT + number, disk)) for number, disk in enumerate(DISKS)}
-        for target in (spdk, ours["memory"]):
+        floor = {disk: made.enter_context(Floor(lab, FLOOR_PORTS + number, BEHIND_PORTS + number, disk)) for number, disk in enumerate(DISKS)}
+        for target in (spdk, ours["memory"], floor["memory"]):
             perf(lab, target, "memory", "randwrite", max(DEPTHS))
-        figures = measure_rates(lab, spdk, ours) | measure_latency(lab, spdk, ours) | measure_digests(lab, ours["memory"])
+        figures = measure_rates(lab, spdk, ours, floor) | measure_latency(lab, spdk, ours) | measure_digests(lab, ours["memory"])
+        figures |= measure_tls(lab)
         for number, switch in enumerate(SWITCHES):
             with Loop(lab, FIRST_PORT + len(DISKS) + number, "null", switch) as without:
                 figures |= measure_switch(lab, switch, ours["null"], without)
@@ -113,20 +121,20 @@ class Spdk:
             self._target.stop_still()
 
     def busy_ns(self) -> int:
-        """Nobody says."""
-        return 0
+        """So far, as its framework counts it: polls that found something to do."""
+        said = self._target.rpc("framework_get_reactors")
+        return sum(reactor["busy"] for reactor in said["reactors"]) * 10**9 // said["tick_rate"]
 
 
 class Loop:
     """Ours, with one disk."""
 
-    def __init__(self, lab: Lab, port: int, disk: str, *options: str) -> None:
-        program = Path(lab.bin_dir).parent / "tests" / "target_loop"
-        self.name = " ".join(("target_loop", *options))
+    def __init__(self, lab: Lab, port: int, disk: str, *options: str, program: str = "target_loop") -> None:
+        self.name = " ".join((program, *options))
         self.port = port
-        self._command = [str(program), "--listen", f"{ADDRESS}:{port}", "--nqn", NQN + disk, "--host", HOST_NQN, "--mib", str(DISK_MB[disk]),
-                         "--core", str(lab.engine_core), *(["--null"] if disk == "null" else []), *options]
-        self._log = os.path.join(lab.log_dir, f"target_loop-{port}.log")
+        self._command = [str(Path(lab.bin_dir).parent / "tests" / program), "--listen", f"{ADDRESS}:{port}", "--nqn", NQN + disk, "--host", HOST_NQN,
+                         "--mib", str(DISK_MB[disk]), "--core", str(lab.engine_core), *(["--null"] if disk == "null" else []), *options]
+        self._log = os.path.join(lab.log_dir, f"{program}-{port}.log")
 
     def __enter__(self) -> Loop:
         with open(self._log, "wb") as log:
@@ -163,27 +171,88 @@ class Loop:
         return json.loads(said)["busy_ns"]
 
 
+class Floor:
+    """The bare loop, with one disk, and a target of ours behind it for the admin queues."""
+
+    def __init__(self, lab: Lab, port: int, behind_port: int, disk: str, *options: str) -> None:
+        self.name = "floor"
+        self.port = port
+        self._behind = Loop(lab, behind_port, disk, "--sleeps")
+        self._floor = Loop(lab, port, disk, "--admin", f"{ADDRESS}:{behind_port}", *options, program="target_floor")
+        self._made = ExitStack()
+
+    def __enter__(self) -> Floor:
+        with ExitStack() as made:
+            made.enter_context(self._behind)
+            made.enter_context(self._floor)
+            self._made = made.pop_all()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._made.close()
+
+    @contextmanager
+    def runs(self) -> Iterator[None]:
+        with self._behind.runs(), self._floor.runs():
+            yield
+
+    def busy_ns(self) -> int:
+        """It polls all the time."""
+        return 0
+
+
 def blocks(disk: str) -> int:
     return DISK_MB[disk] * (1 << 20) // BLOCK_BYTES
 
 
 # ---- What is measured
 
-def measure_rates(lab: Lab, spdk: Spdk, ours: dict[str, Loop]) -> dict[str, Figure]:
+def measure_rates(lab: Lab, spdk: Spdk, ours: dict[str, Loop], floor: dict[str, Floor]) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
+    of_floor: list[Figure] = []
     for depth in DEPTHS:
         ratios: dict[str, Figure] = {}
+        floors: list[Figure] = []
+        costs: list[Figure] = []
         for disk in DISKS:
             for pattern in PATTERNS:
-                runs = rounds(lab, {"ours": ours[disk], "spdk": spdk}, disk, pattern, depth)
+                runs = rounds(lab, {"ours": ours[disk], "spdk": spdk, "floor": floor[disk]}, disk, pattern, depth)
+                mine, theirs, bare = (column(runs[name], "kiops") for name in ("ours", "spdk", "floor"))
                 name = f"tcp_target_{disk}_{pattern}_qd{depth}"
-                ratios[f"{disk} {pattern}"] = ratio(column(runs["ours"], "kiops"), column(runs["spdk"], "kiops"))
-                figures |= {f"{name}_vs_spdk": ratios[f"{disk} {pattern}"], f"{name}_kiops": figure(column(runs["ours"], "kiops"), "thousand/s"),
-                            f"{name}_cpu_ns": figure(column(runs["ours"], "busy_ns"), "ns"),
-                            f"{name}_spdk_kiops": figure(column(runs["spdk"], "kiops"), "thousand/s")}
+                ratios[f"{disk} {pattern}"] = ratio(mine, theirs)
+                floors.append(ratio(bare, theirs))
+                costs.append(ratio(column(runs["ours"], "busy_ns"), column(runs["spdk"], "busy_ns")))
+                of_floor.append(percent_of(mine, bare))
+                figures |= {f"{name}_vs_spdk": ratios[f"{disk} {pattern}"], f"{name}_floor_percent": of_floor[-1],
+                            f"{name}_kiops": figure(mine, "thousand/s"), f"{name}_spdk_kiops": figure(theirs, "thousand/s"),
+                            f"{name}_floor_kiops": figure(bare, "thousand/s"), f"{name}_cpu_ns": figure(column(runs["ours"], "busy_ns"), "ns"),
+                            f"{name}_cpu_vs_spdk": costs[-1]}
         figures[f"tcp_target_vs_spdk_qd{depth}"] = of_each_round(list(ratios.values()), statistics.median)
+        figures[f"tcp_target_floor_vs_spdk_qd{depth}"] = of_each_round(floors, statistics.median)
+        figures[f"tcp_target_cpu_vs_spdk_qd{depth}"] = of_each_round(costs, statistics.median)
         worst = min(ratios, key=lambda name, of=ratios: of[name].value)
         lab.note(f"tcp-target: the worst over SPDK's, {depth} in flight", f"{worst}: {ratios[worst].value:.2f}")
+    figures["tcp_target_floor_percent"] = of_each_round(of_floor, statistics.median)
+    return figures
+
+
+def measure_tls(lab: Lab) -> dict[str, Figure]:
+    """Over what the same bytes cost through the same TLS alone: a memory disk, 32 in flight."""
+    key = os.path.join(lab.log_dir, "tcp-target.psk")
+    with open(key, "w", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        file.write(tls_psk("bench", 1))
+    host = ("-S", "ssl", "--psk-path", key)
+    figures: dict[str, Figure] = {}
+    with Loop(lab, TLS_PORT, "memory", "--psk", key) as ours, Floor(lab, TLS_FLOOR_PORT, TLS_BEHIND_PORT, "memory", "--psk", key) as floor:
+        for target in (ours, floor):
+            perf(lab, target, "memory", "randwrite", max(DEPTHS), *host)
+        for pattern in PATTERNS:
+            runs = interleave({target.name: lambda target=target, pattern=pattern: perf(lab, target, "memory", pattern, 32, *host)
+                               for target in (ours, floor)}, lab.pace.rounds)
+            mine, bare = (column(runs[target.name], "kiops") for target in (ours, floor))
+            figures |= {f"tcp_tls_{pattern}_floor_percent": percent_of(mine, bare), f"tcp_tls_{pattern}_kiops": figure(mine, "thousand/s"),
+                        f"tcp_tls_{pattern}_floor_kiops": figure(bare, "thousand/s")}
+    figures["tcp_tls_floor_percent"] = of_each_round([figures[f"tcp_tls_{pattern}_floor_percent"] for pattern in PATTERNS], min)
     return figures
 
 
@@ -213,13 +282,17 @@ def measure_switch(lab: Lab, switch: str, on: Loop, off: Loop) -> dict[str, Figu
             f"{name}_off_cpu_ratio": ratio(column(runs["off"], "busy_ns"), column(runs["on"], "busy_ns"))}
 
 
-def rounds(lab: Lab, targets: dict[str, Spdk | Loop], disk: str, pattern: str, depth: int) -> dict[str, list[dict[str, float]]]:
+def rounds(lab: Lab, targets: dict[str, Spdk | Loop | Floor], disk: str, pattern: str, depth: int) -> dict[str, list[dict[str, float]]]:
     return interleave({name: lambda target=target: perf(lab, target, disk, pattern, depth) for name, target in targets.items()}, lab.pace.rounds)
 
 
 def of_each_round(figures: list[Figure], chosen) -> Figure:
     """What `chosen` makes of the figures' runs of one round, as a figure of all rounds."""
     return figure([chosen(runs) for runs in zip(*(one.runs for one in figures))], figures[0].unit)
+
+
+def percent_of(those: list[float], of: list[float]) -> Figure:
+    return figure([100 * a / b for a, b in zip(those, of)], "%")
 
 
 def percent_more(those: list[float], than: list[float]) -> Figure:
@@ -232,7 +305,7 @@ def column(runs: list[dict[str, float]], name: str) -> list[float]:
 
 # ---- The host
 
-def perf(lab: Lab, target: Spdk | Loop, disk: str, pattern: str, depth: int, *options: str) -> dict[str, float]:
+def perf(lab: Lab, target: Spdk | Loop | Floor, disk: str, pattern: str, depth: int, *options: str) -> dict[str, float]:
     run_s = run_seconds(lab.pace)
     where = f"trtype:TCP adrfam:IPv4 traddr:{ADDRESS} trsvcid:{target.port} subnqn:{NQN}{disk} hostnqn:{HOST_NQN}"
     command = [f"{spdk_target.built_in()}/build/bin/spdk_nvme_perf", "-r", where, "-s", str(PERF_MEMORY_MB), "-q", str(depth), "-o", "4096",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines exchanged under guests: one VM, 384 controllers, peers that flood, an engine that dies beside its standby, a disk in Ceph. The
-program cleat-upgrade-bench does each; a guest that finds its disk wrong makes it fail."""
+"""Engines exchanged under guests: one VM, 384 controllers, peers that flood, an engine that dies beside its standby, a disk in Ceph, a host over
+NVMe/TCP. The program cleat-upgrade-bench does each; a guest that finds its disk wrong makes it fail."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ FLOODED_BARS = ("flooded_upgrade_ratio",)
 STANDBY_BARS = ("standby_gap_ms_p99",)
 STOPPED_BARS = ("stopped_engine_seen_ms", "stopped_engine_standby_gap_ms_p99")
 RBD_BARS = ("rbd_upgrade_gap_ms_p99",)
+EXPORT_BARS = ("tcp_upgrade_gap_ms_p99",)
 QUICK_SECONDS = 3.0  # about, each
 TIMEOUT_S = 900
 IMAGE, IMAGE_MIB = "upgrade", 64
@@ -47,6 +48,10 @@ def measure_standby(lab: Lab) -> dict[str, Figure]:
 
 def measure_stopped(lab: Lab) -> dict[str, Figure]:
     return figure_program.run(lab, PROGRAM, ("--only", "stopped"), STOPPED_BARS, TIMEOUT_S, name="stopped")
+
+
+def measure_export(lab: Lab) -> dict[str, Figure]:
+    return figure_program.run(lab, PROGRAM, ("--only", "export"), EXPORT_BARS, TIMEOUT_S, name="export-upgrade")
 
 
 def measure_rbd(lab: Lab) -> dict[str, Figure]:

@@ -74,6 +74,8 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 measure_upgrade.measure_standby),
     Measurement("stopped", "an engine stopped beside its standby (only when it is named)", measure_upgrade.STOPPED_BARS,
                 measure_upgrade.lasts(60), measure_upgrade.measure_stopped, by_name_only=True),
+    Measurement("export-upgrade", "engines exchanged under a host over NVMe/TCP (only when it is named)", measure_upgrade.EXPORT_BARS,
+                measure_upgrade.lasts(14), measure_upgrade.measure_export, by_name_only=True),
     Measurement("rbd-upgrade", "engines exchanged under a disk in Ceph", measure_upgrade.RBD_BARS, measure_upgrade.lasts(13),
                 measure_upgrade.measure_rbd),
     Measurement("rbd-load", "disks in Ceph against fio's rbd engine", measure_rbd.BARS, measure_rbd.seconds,

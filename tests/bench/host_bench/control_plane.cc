@@ -78,6 +78,10 @@ std::string ControllerId(uint32_t controller) {
   return fmt::format("c{}", controller);
 }
 
+std::string ExportNqn(uint32_t controller) {
+  return "nqn.2024-01.com.example:" + ControllerId(controller);
+}
+
 ControlPlane::ControlPlane(const std::string& address, const std::atomic<bool>& stop) : stop_(stop) {
   grpc::ChannelArguments arguments;
   constexpr int kReconnectMs = 20;
@@ -139,8 +143,14 @@ Status ControlPlane::CreateControllers(const HostShape& shape,
     request.set_controller_id(id);
     v1::ControllerSpec& spec = *request.mutable_controller()->mutable_spec();
     spec.set_type(shape.type);
-    spec.set_socket_path(socket_of(id));
     spec.set_queues(1);
+    if (shape.export_address.empty()) {
+      spec.set_socket_path(socket_of(id));
+    } else {
+      spec.mutable_exported()->set_nqn(ExportNqn(index));
+      spec.mutable_exported()->add_addresses(shape.export_address);
+      spec.mutable_exported()->add_hosts()->set_nqn(kExportHost);
+    }
     v1::Controller made;
     return Checked("controllers/" + id, stub_->CreateController(&context, request, &made));
   });

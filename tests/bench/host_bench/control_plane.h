@@ -27,10 +27,14 @@ struct HostShape {
   bool in_pool = false;     // all disks are of the pool that was made, an extent each; no memory, no image
   std::string image = {};   // of the cluster that was made known: the only disk is that, of 64 MiB
   std::string device = {};  // a block device: the only disk is its first 64 MiB
+  // The controllers are exports (of type NVMF) at this address, for the host kExportHost; ExportNqn says which.
+  std::string export_address = {};
   uint32_t disks() const { return controllers * targets; }
 };
 
 std::string ControllerId(uint32_t controller);
+std::string ExportNqn(uint32_t controller);
+inline constexpr char kExportHost[] = "nqn.2024-01.com.example:bench-host";
 
 struct AttachTimes {
   double all_ready_s = 0;         // from the first call until all are READY

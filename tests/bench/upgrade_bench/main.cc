@@ -28,6 +28,7 @@ all that they read, on memory disks; a gap is the longest silence between two an
   standby_gap_ms_p99      4 VMs: the engine is killed, another one has them standing by
   stopped_engine_seen_ms  4 VMs: the engine is stopped (SIGSTOP), until cleatd shows it as NOT_ANSWERING: the longest
   stopped_engine_standby_gap_ms_p99  ... and cleatd kills it after 1 s: another one has its controllers standing by
+  tcp_upgrade_gap_ms_p99  an export whose host's connections go along: a connection that ends is an error
   nvme_upgrade_gap_ratio  one VM with an NVMe namespace (--device), whose first 64 MiB are to be zeroes: the median gap, against that
                           of windows without an upgrade
   rbd_upgrade_gap_ms_p99  one VM with an image of a Ceph cluster, which is to be there and empty (--monitors...)
@@ -59,7 +60,7 @@ void RaiseDescriptorLimit() {
 
 void MakeQuick(Plan* plan) {
   plan->rounds = 1;
-  plan->upgrades = plan->rbd_upgrades = plan->nvme_upgrades = 2;
+  plan->upgrades = plan->rbd_upgrades = plan->nvme_upgrades = plan->export_upgrades = 2;
   plan->crowd.controllers = 8;
   plan->crowd_loaded = 2;
   plan->crowd_upgrades = 1;
@@ -85,6 +86,7 @@ Status Measure(const Plan& plan, const std::vector<std::string>& only, Figures& 
   if (status && wanted("flooded")) status = phases.Flooded();
   if (status && wanted("standby")) status = phases.Standby();
   if (status && wanted("stopped")) status = phases.Stopped();
+  if (status && wanted("export")) status = phases.Export();
   if (status && wanted("rbd")) status = phases.Rbd();
   if (status && wanted("nvme")) status = phases.Nvme();
   return status;
@@ -105,7 +107,7 @@ int Main(int argc, char** argv) {
   app.add_option("--engine-core", plan.host.engine_core, "Core of the engines' reactors")
       ->capture_default_str();
   app.add_option("--only", only,
-                 "one, crowd, flooded, standby, stopped, rbd, nvme (default: all but the last two)")
+                 "one, crowd, flooded, standby, stopped, export, rbd, nvme (default: all but the last two)")
       ->delimiter(',');
   app.add_option("--rounds", plan.rounds, "That a figure is the median of")->capture_default_str();
   app.add_option("--upgrades", plan.upgrades, "Of one VM, a round")->capture_default_str();
@@ -121,6 +123,9 @@ int Main(int argc, char** argv) {
   app.add_option("--image", plan.image, "Of the pool \"rbd\", 64 MiB of zeroes");
   app.add_option("--device", plan.device, "An NVMe namespace, for nvme");
   app.add_option("--nvme-upgrades", plan.nvme_upgrades, "Of one VM with it, a round")->capture_default_str();
+  app.add_option("--export-upgrades", plan.export_upgrades,
+                 "Of an export under a host over NVMe/TCP, a round")
+      ->capture_default_str();
   app.add_flag("--quick", quick, "A smoke test with fewer of everything. Its figures mean nothing");
   app.footer(kFooter);
   CLI11_PARSE(app, argc, argv);

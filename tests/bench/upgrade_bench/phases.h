@@ -12,6 +12,7 @@
 #include "../host_bench/control_plane.h"
 #include "../host_bench/figures.h"
 #include "base/result.h"
+#include "export_host.h"
 #include "flooding_peers.h"
 #include "upgrade_guests.h"
 
@@ -38,7 +39,8 @@ struct Plan {
   uint32_t rbd_upgrades = 40;  // a round
   // An NVMe namespace, of which the first 64 MiB are zeroes; that phase is left out without one, too.
   std::string device;
-  uint32_t nvme_upgrades = 9;  // a round
+  uint32_t nvme_upgrades = 9;     // a round
+  uint32_t export_upgrades = 40;  // a round
 };
 
 class UpgradePhases {
@@ -53,6 +55,7 @@ class UpgradePhases {
   Status Stopped();  // stopped_engine_*
   Status Rbd();      // rbd_upgrade_gap_ms_*
   Status Nvme();     // nvme_upgrade_gap_ratio
+  Status Export();   // tcp_upgrade_gap_ms_*
 
  private:
   static constexpr double kQuietSecondsMax = 1;
@@ -70,6 +73,17 @@ class UpgradePhases {
     std::vector<double> quiet_ms;  // over equally long windows without one
     std::vector<double> total_s;   // of each upgrade
   };
+
+  // A host with two engines, an export on the first, and its host under load, which goes first.
+  struct ExportStage {
+    std::unique_ptr<BenchHost> host;
+    std::unique_ptr<ControlPlane> control;
+    std::unique_ptr<ExportHost> guest;
+    size_t at = 0;
+  };
+  Result<ExportStage> SetUpExport();
+  // There, and a window as long without an upgrade.
+  Status UpgradeExport(ExportStage& stage, Gaps* gaps);
 
   // The last `flooding_peers` of the shape's controllers have no guests, but peers that flood.
   Result<Stage> SetUp(const HostShape& shape, const std::vector<std::string>& other_engine,
