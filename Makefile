@@ -49,7 +49,7 @@ endef
 
 DAEMONS := cleatd cleat-engine cleatctl
 
-.PHONY: help setup build build-tests test test-all test-upgrade debian13 unit deb demo demo-ceph demo-crash demo-nvme demo-nvmeof demo-upgrade test-nvme soak bench lint format clean \
+.PHONY: help setup build build-tests test test-all test-upgrade debian13 unit deb demo demo-ceph demo-crash demo-export demo-nvme demo-nvmeof demo-upgrade test-nvme soak bench lint format clean \
   build-release build-asan build-tsan test-release test-asan test-tsan setup-build setup-demo setup-demo-ceph setup-bench setup-lint setup-unit
 
 help: ## list the targets
@@ -158,6 +158,11 @@ demo-nvmeof: setup-demo ## a guest on a namespace that two paths lead to: one is
 	$(call build,release,$(DAEMONS))
 	@scripts/guest/make_image.sh nvme >/dev/null
 	@/usr/bin/python3 -B scripts/demo_nvmeof.py
+
+demo-export: setup-demo ## a guest that is the NVMe/TCP host of an exported disk, by two paths: one is cut, the engine upgraded, then killed; the gaps
+	$(call build,release,$(DAEMONS))
+	@scripts/guest/make_image.sh nvme >/dev/null
+	@/usr/bin/python3 -B scripts/demo_export.py
 
 demo-ceph: setup-demo-ceph ## a guest on encrypted disks in a Ceph cluster of its own, whose OSD stands still for a while
 	$(call build,release,$(DAEMONS))

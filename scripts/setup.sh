@@ -71,6 +71,7 @@ ccache                  build   rebuilds
 python3                 demo    scripts
 busybox-static          demo    guest
 fio                     demo    guest
+nvme-cli                demo    guest
 e2fsprogs               demo    guest
 cpio                    demo    guest
 kmod                    demo    guest
@@ -97,7 +98,6 @@ sg3-utils               test    guest
 sdparm                  test    guest
 zsh                     test    completion
 udev                    test    guest
-nvme-cli                test    guest
 systemd                 test    guest
 END
 }
