@@ -3,7 +3,7 @@
 // without a ring and a guest, to set beside another initiator's figures with the same target.
 //
 //   nvmf_loop --address 127.0.0.1:4430 --nqn NQN --namespace UUID [--depth 32] [--write] [--seconds 3] [--core 1] [--json]
-//   [--one-piece-a-send] [--read-on-events] [--receive-buffer-kib 64] [--window-by-kernel] [--digests-by-table]   without what makes it fast, one by one
+//   [--one-piece-a-send] [--read-on-events] [--receive-buffer-kib 64] [--window-by-kernel] [--digests-by-instruction] [--digests-by-table]   without what makes it fast, one by one
 //   [--tls-psk-file FILE [--kernel-tls]]   over TLS, whose records the kernel makes where it can, with --kernel-tls
 //   [--address 127.0.0.1:4431]   given again for each further path
 //   [--longest]                  how long requests wait while paths break: see below
@@ -60,6 +60,7 @@ struct Arguments {
   uint32_t keep_alive_ms = 5000;
   modules::TcpTuning tuning;
   bool digests_by_table = false;
+  bool digests_by_instruction = false;
   int core = -1;
   uint64_t bytes = uint64_t{512} << 20;
   bool json = false;
@@ -305,7 +306,11 @@ void AddTuning(CLI::App& app, Arguments& arguments) {
       "--window-by-kernel", [&tuning] { tuning.unread_bytes = 0; },
       "the kernel begins with little room for what is unread");
   app.add_flag("--kernel-tls", tuning.kernel_tls, "TLS' records are made by the kernel where it can");
-  app.add_flag("--digests-by-table", arguments.digests_by_table, "without the processor's instruction");
+  auto* by_table = app.add_flag("--digests-by-table", arguments.digests_by_table,
+                                "neither folded nor by the processor's instruction");
+  app.add_flag("--digests-by-instruction", arguments.digests_by_instruction,
+               "not folded, by the processor's instruction")
+      ->excludes(by_table);
 }
 
 void Pin(int core) {
@@ -361,6 +366,8 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("nvmf_loop"));  // the output is for programs
   if (arguments.digests_by_table) cleat::nvme::tcp::SetCrc32cByTable();
+  if (arguments.digests_by_instruction)
+    cleat::nvme::tcp::SetCrc32cWay(cleat::nvme::tcp::Crc32cWay::kInstruction);
   cleat::Loop loop(arguments);
   cleat::Pin(arguments.core);
   if (arguments.longest) {

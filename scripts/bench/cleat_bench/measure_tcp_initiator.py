@@ -35,6 +35,7 @@ SWITCHES = {
     "--read-on-events": (32, ()),
     "--receive-buffer-kib=1": (32, ()),  # no two PDUs in one system call
     "--digests-by-table": (32, ("--header-digest", "--data-digest")),
+    "--digests-by-instruction": (32, ("--header-digest", "--data-digest")),
     "--window-by-kernel": (128, ()),
 }
 RUN_SECONDS = 3.0  # spdk_nvme_perf counts in whole ones
