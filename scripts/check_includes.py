@@ -105,7 +105,7 @@ ROOMS = {
         "guest_devices": ["hand_over", "attached", "secrets", "protocol"],
         "controller": ["guest_devices", "attached", "protocol"],
         "link": ["", "disks", "protocol"],
-        "process": ["", "link", "guest_devices", "discovery", "disks", "protocol"],
+        "process": ["", "link", "guest_devices", "discovery", "disks", "stores", "protocol"],
     },
     "nvme": {
         "fabrics": [""],
@@ -120,6 +120,8 @@ ROOMS = {
     "nvme/target": {
         "access": [],
         "hand_over": [],
+        "reservations": ["hand_over"],
+        "cross_reset": ["hand_over"],
     },
     "nvmf": {
         "socket": [],
@@ -130,6 +132,7 @@ ROOMS = {
         "login": [],
         "hand_over": [],
         "io": ["socket", "hand_over"],
+        "reservations": ["io"],
     },
     "nvme/auth": {
         "controller": [""],

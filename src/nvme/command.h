@@ -36,7 +36,8 @@ enum class AdminOpcode : uint8_t {
   kGetFeatures = 0x0a,
   kAsyncEventRequest = 0x0c,
   kKeepAlive = 0x18,
-  kFabrics = 0x7f,  // base 6: which of them, its FCTYPE says
+  kCrossControllerReset = 0x38,  // from revision 2.3 (TP 8028)
+  kFabrics = 0x7f,               // base 6: which of them, its FCTYPE says
 };
 
 // What Identify returns (its CNS field, base 5.17.1), 4096 bytes each.
@@ -68,7 +69,9 @@ enum class LogPage : uint8_t {
   kAna = 0x0c,                // Asymmetric Namespace Access (base 5.16.1.13)
   kFeatureEffects = 0x12,     // base 5.16.1.19
   kManagementEffects = 0x13,  // of NVMe-MI's commands (base 5.16.1.20)
+  kControllerResets = 0x1e,   // Cross-Controller Reset, from revision 2.3 (TP 8028)
   kDiscovery = 0x70,          // base 5.16.1.23
+  kReservations = 0x80,       // Reservation Notification (base 5.16.1.24)
 };
 
 // What Set Features sets (its FID field, base 5.27.1).
@@ -84,6 +87,8 @@ enum class Feature : uint8_t {
   kKeepAliveTimer = 0x0f,
   kCommandSetProfile = 0x19,
   kHostIdentifier = 0x81,
+  kReservationMask = 0x82,         // Reservation Notification Mask
+  kReservationPersistence = 0x83,  // of a namespace
 };
 
 inline constexpr uint32_t kSmartLogBytes = 512;

@@ -53,6 +53,10 @@ inline constexpr uint16_t kInvalidLogPage = kCommandSpecific | 0x09;
 inline constexpr uint16_t kFeatureNotSaveable = kCommandSpecific | 0x0d;
 inline constexpr uint16_t kFeatureNotChangeable = kCommandSpecific | 0x0e;
 inline constexpr uint16_t kCommandSetsRejected = kCommandSpecific | 0x2b;
+// Of Cross-Controller Reset, from revision 2.3.
+inline constexpr uint16_t kResetInProgress = kCommandSpecific | 0x3f;
+inline constexpr uint16_t kResetLogFull = kCommandSpecific | 0x40;
+inline constexpr uint16_t kResetLimitExceeded = kCommandSpecific | 0x41;
 
 inline constexpr uint16_t kDoNotRetry = 1U << 14;
 }  // namespace status_field

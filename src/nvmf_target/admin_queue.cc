@@ -289,9 +289,12 @@ void AdminQueue::AddQueue(uint16_t queue_id, QueueParts of_queue) {
       .tuning = host_.tuning(),
       .name = fmt::format("{}, queue {}", peer_, queue_id),
       .association = this,
+      .host_id = controller_->host_id(),
       .deadline_ns = deadline_ns_,
       .on_drained = [this, queue_id](const Error& reason) { QueueDrained(queue_id, reason); },
       .commands = std::move(of_queue.commands)};
+  if (host_.has_reservations())
+    parts.on_reservation = [this](ReservationCall call) { host_.Execute(*controller_, std::move(call)); };
   const auto queue = std::make_shared<IoQueue>(std::move(parts));
   io_queues_.emplace(queue_id, Queue{queue, std::move(of_queue.descriptor), place.claim, of_queue.peer});
   host_.StartQueue(*controller_, queue);

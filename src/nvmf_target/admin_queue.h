@@ -51,6 +51,9 @@ class AdminQueueHost {
   virtual Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id,
                         int incoming_cpu) = 0;
   virtual uint32_t in_capsule_bytes() const = 0;
+  // A command of reservations of one of the controller's I/O queues. Where there are none, no such command comes.
+  virtual bool has_reservations() const = 0;
+  virtual void Execute(const nvme::target::TargetController& controller, ReservationCall call) = 0;
   // A new I/O queue of the controller's starts, on its own reactor, now or when its subsystem is through with what it does to all queues.
   virtual void StartQueue(const nvme::target::TargetController& controller,
                           std::shared_ptr<IoQueue> queue) = 0;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <set>
@@ -25,23 +26,32 @@ constexpr uint32_t kQueueEntriesMax = 256;
 constexpr uint32_t kReceiveBufferBytes = 64 * 1024;
 constexpr uint64_t kTickLeastNs = 50 * kNsPerMs;
 
-nvme::target::TargetLimits Limits() {
+nvme::target::TargetLimits Limits(bool reservations) {
   nvme::target::TargetLimits limits;
   limits.in_capsule_bytes = kInCapsuleBytes;
   limits.transfer_bytes_max = nvme::tcp::kTargetDataMaxBytes;
   limits.queue_entries_max = kQueueEntriesMax;
+  limits.features.reservations = reservations;
   return limits;
+}
+
+// The kernel's: engines that begin alike must not draw alike.
+uint64_t DrawNumber() {
+  uint64_t number = 0;
+  CLEAT_CHECK(getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number)));
+  return number;
 }
 
 }  // namespace
 
 TargetService::TargetService(Reactor& control, DescriptorBudget* descriptors, StreamTuning tuning,
-                             const PortLimits& port_limits)
+                             const PortLimits& port_limits, ReservationStore* reservations)
     : control_(control),
       descriptors_(descriptors),
       tuning_(tuning),
       port_limits_(port_limits),
-      target_(Limits(), kVersion),
+      reservation_store_(reservations),
+      target_(Limits(reservations != nullptr), kVersion, &DrawNumber),
       receive_buffer_(kReceiveBufferBytes),
       changed_(control) {}
 
@@ -91,6 +101,8 @@ Status TargetService::Show(Shown& shown, std::span<const TransportAddress> where
   for (const auto& [nsid, space] : shown.namespaces) {
     const Status put = target_.PutNamespace(nqn, nsid, space.shape);
     CLEAT_CHECK(put.ok());  // AddNamespace has checked it
+    if (space.reservation != nullptr)
+      (void)target_.SetReservationPersists(nqn, nsid, space.reservation->reservation().persists);
   }
   Status listening = Listen(where, addresses);
   if (!listening.ok()) (void)target_.Remove(nqn);
@@ -151,6 +163,7 @@ Status TargetService::Serve(const std::string& nqn, Addresses addresses,
   // The reactors before the hosts, which then find it true; where other paths of theirs were handed over, behind what was in flight on these.
   if (associations.empty()) PostPathStatus(shown, AnaState::kOptimized);
   CLEAT_CHECK(target_.SetAna(nqn, AnaState::kOptimized).ok());
+  ShowShut(shown);
   if (!associations.empty()) Restore(nqn, std::move(associations));
   return Ok{};
 }
@@ -205,6 +218,8 @@ Task<Status> TargetService::AddNamespace(std::string nqn, uint32_t nsid, Namespa
   Shown* shown = Find(nqn);
   CLEAT_CHECK(shown != nullptr && nsid > 0 && nsid <= kNamespacesMax && !shown->namespaces.contains(nsid));
   Shown::Namespace known{.shape = parts.shape, .channel_on = parts.channel_on};
+  known.reservation = MakeKeeper(*shown, nsid, parts.shape);
+  if (known.reservation != nullptr) CLEAT_CO_TRY(co_await known.reservation->Load());
   for (const auto& [reactor, subsystem] : shown->ports) {
     IoPort& port = PortOf(*reactor);
     co_await reactor->Enter();
@@ -220,9 +235,11 @@ Task<Status> TargetService::AddNamespace(std::string nqn, uint32_t nsid, Namespa
     ++space.epoch;
     co_await control_.Enter();
   }
+  const bool persists = known.reservation != nullptr && known.reservation->reservation().persists;
   shown->namespaces.emplace(nsid, std::move(known));
   if (!shown->in_target()) co_return Ok{};
-  co_return target_.PutNamespace(nqn, nsid, parts.shape);
+  CLEAT_CO_TRY(target_.PutNamespace(nqn, nsid, parts.shape));
+  co_return target_.SetReservationPersists(nqn, nsid, persists);
 }
 
 Status TargetService::ChangeNamespace(const std::string& nqn, uint32_t nsid,
@@ -248,6 +265,7 @@ Task<void> TargetService::RemoveNamespace(std::string nqn, uint32_t nsid) {
     port.order().AbandonHeld(space, [](IoCommand& command) { command.queue->NamespaceGone(command); });
     co_await control_.Enter();
   }
+  if (known.mapped().reservation != nullptr) co_await known.mapped().reservation->Close();
   for (const auto& [reactor, subsystem] : shown->ports) {
     IoPort& port = PortOf(*reactor);
     co_await reactor->Enter();
@@ -264,6 +282,7 @@ Task<void> TargetService::RemoveNamespace(std::string nqn, uint32_t nsid) {
     space.channel = nullptr;
     space.counters = nullptr;
     space.older = nullptr;
+    space.reservation = nullptr;
     co_await control_.Enter();
   }
 }
@@ -388,8 +407,11 @@ void TargetService::AssociationBegan(const nvme::target::TargetController& contr
 void TargetService::AssociationChanged(const nvme::target::TargetController& controller, int more_queues) {
   io_queues_ += static_cast<size_t>(more_queues);
   const Shown* const shown = ShownOf(controller);
-  if (shown == nullptr || !shown->on_change) return;
-  changed_subsystems_.insert(shown->config.nqn);
+  if (shown != nullptr && shown->on_change) TellLater(shown->config.nqn);
+}
+
+void TargetService::TellLater(const std::string& nqn) {
+  changed_subsystems_.insert(nqn);
   if (!tell_.pending()) control_.AddTimer(tell_, control_.now_ns() + kTellNs);
 }
 
@@ -398,7 +420,7 @@ void TargetService::TellTimer::Fire(Timer& timer) {
   const std::set<std::string> changed = std::exchange(service.changed_subsystems_, {});
   for (const std::string& nqn : changed) {
     const Shown* const shown = service.Find(nqn);
-    if (shown != nullptr) shown->on_change();
+    if (shown != nullptr && shown->on_change) shown->on_change();
   }
 }
 
@@ -440,7 +462,12 @@ SubsystemStatus TargetService::StatusOf(const std::string& nqn) const {
   const auto shown = subsystems_.find(nqn);
   if (shown != subsystems_.end()) {
     status.connections = shown->second.connections;
-    for (const auto& [nsid, space] : shown->second.namespaces) status.held_writes += space.older->held();
+    for (const auto& [nsid, space] : shown->second.namespaces) {
+      status.held_writes += space.older->held();
+      if (space.reservation == nullptr) continue;
+      status.reserved += space.reservation->reservation().held() ? 1 : 0;
+      status.shut += space.reservation->shut() ? 1 : 0;
+    }
   }
   status.hosts.assign(hosts.begin(), hosts.end());
   return status;

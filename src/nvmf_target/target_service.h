@@ -31,41 +31,15 @@
 #include "nvmf_target/admin_queue.h"
 #include "nvmf_target/hand_over/saved_association.h"
 #include "nvmf_target/io/io_port.h"
+#include "nvmf_target/reservations/reservation_keeper.h"
+#include "nvmf_target/reservations/reservation_store.h"
 #include "nvmf_target/socket/listener.h"
+#include "nvmf_target/subsystem_parts.h"
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
 
 namespace cleat::nvmf_target {
-
-// How a namespace is reached on one reactor.
-struct NamespaceChannel {
-  block::PipelineChannel* channel = nullptr;  // nullptr: not at all
-  observe::DiskCounters* counters = nullptr;
-  observe::ReactorCounters* reactor_counters = nullptr;
-};
-
-struct NamespaceParts {
-  nvme::target::NamespaceShape shape;
-  // Asked on each reactor of the subsystem; what it gives outlives RemoveNamespace. By Serve once more, on the control reactor, for the counters alone,
-  // which a disk that stands by has not.
-  std::function<NamespaceChannel(Reactor&)> channel_on;
-};
-
-struct SubsystemParts {
-  std::string name;  // "controllers/ID": what messages call it
-  nvme::target::SubsystemConfig config;
-  std::vector<Reactor*> reactors;   // that its I/O queues run on, in turn; they outlive the service
-  std::function<void()> on_change;  // of its status
-};
-
-struct SubsystemStatus {
-  uint32_t controllers = 0;
-  uint32_t io_queues = 0;
-  uint64_t connections = 0;        // associations, since it is there
-  std::vector<std::string> hosts;  // that are connected, each once
-  uint32_t held_writes = 0;        // that wait for older ones of paths that have ended, or that take long
-};
 
 class TargetService final : private AdminQueueHost {
  public:
@@ -79,9 +53,9 @@ class TargetService final : private AdminQueueHost {
   // Of a line of the target's own, not the one of the engine's own paths: strangers that keep it busy delay no disk of this engine's.
   static constexpr uint32_t kLoginThreads = 1;
 
-  // `descriptors`: of which each connection has one; nullptr: nobody counts.
+  // `descriptors`: of which each connection has one; nullptr: nobody counts. `reservations`: where they are kept; nullptr: hosts can't have any.
   TargetService(Reactor& control, DescriptorBudget* descriptors, StreamTuning tuning = {},
-                const PortLimits& port_limits = {});
+                const PortLimits& port_limits = {}, ReservationStore* reservations = nullptr);
   ~TargetService();  // closed
   TargetService(const TargetService&) = delete;
   TargetService& operator=(const TargetService&) = delete;
@@ -111,8 +85,12 @@ class TargetService final : private AdminQueueHost {
   // Hosts that are not in the list any more lose their connections.
   Status SetHosts(const std::string& nqn, std::vector<nvme::target::HostAccess> hosts);
 
+  // What the process has left that served the subsystem last: ahead of Serve, when that one does so no more. A namespace whose reservation can't be
+  // read is shut for all hosts until it can.
+  Task<void> LoadReservations(std::string nqn);
+
   // ---- Namespaces of a subsystem that is there
-  // Every reactor serves it, and hosts are told. An error changes nothing.
+  // Every reactor serves it, and hosts are told. An error, as of a reservation that can't be read, changes nothing.
   Task<Status> AddNamespace(std::string nqn, uint32_t nsid, NamespaceParts parts);
   // Hosts are told of its new shape.
   Status ChangeNamespace(const std::string& nqn, uint32_t nsid, const nvme::target::NamespaceShape& shape);
@@ -136,6 +114,7 @@ class TargetService final : private AdminQueueHost {
       nvme::target::NamespaceShape shape;
       std::function<NamespaceChannel(Reactor&)> channel_on;
       std::unique_ptr<OlderWrites> older = std::make_unique<OlderWrites>();
+      std::unique_ptr<ReservationKeeper> reservation = nullptr;  // nullptr: hosts can't have any
     };
     std::map<uint32_t, Namespace> namespaces;
     bool served = false;
@@ -174,6 +153,8 @@ class TargetService final : private AdminQueueHost {
   Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id,
                 int incoming_cpu) override;
   uint32_t in_capsule_bytes() const override;
+  bool has_reservations() const override { return reservation_store_ != nullptr; }
+  void Execute(const nvme::target::TargetController& controller, ReservationCall call) override;
   void StartQueue(const nvme::target::TargetController& controller, std::shared_ptr<IoQueue> queue) override;
   void AssociationBegan(const nvme::target::TargetController& controller, const std::string& peer) override;
   void AssociationChanged(const nvme::target::TargetController& controller, int more_queues) override;
@@ -194,6 +175,8 @@ class TargetService final : private AdminQueueHost {
   // Hosts may come at `where`, and see the namespaces so.
   Status Show(Shown& shown, std::span<const nvme::fabrics::TransportAddress> where, Addresses addresses,
               nvme::fabrics::AnaState ana);
+  std::unique_ptr<ReservationKeeper> MakeKeeper(const Shown& shown, uint32_t nsid,
+                                                const nvme::target::NamespaceShape& shape);
   // How I/O commands end from now on: on each of its reactors by mail, ahead of what is posted there later; and, when it returns, on all of them.
   static void PostPathStatus(const Shown& shown, nvme::fabrics::AnaState ana);
   Task<void> BecomeInaccessible(const Shown& shown);
@@ -207,10 +190,14 @@ class TargetService final : private AdminQueueHost {
   // Whether something is done to all of the subsystem's I/O queues just now.
   bool StartsLater(const std::string& nqn) const;
   void ScheduleTick(uint64_t at);
+  // Hosts see namespaces that are shut as inaccessible.
+  void ShowShut(const Shown& shown);
+  void TellLater(const std::string& nqn);
 
   // ---- target_service_hand_over.cc
   struct KnownQueue;
   std::vector<AdminQueue*> AssociationsOf(const std::string& nqn) const;
+  bool AnyEnds(const std::string& nqn) const;
   Task<void> OnEach(const std::vector<KnownQueue>& queues, std::function<void(IoQueue&, size_t)> what);
   Task<bool> BecomeQuiet(const std::vector<KnownQueue>& queues, uint64_t deadline_ns);
   std::vector<SavedAssociation> Part(const std::string& nqn, const std::vector<KnownQueue>& queues,
@@ -224,6 +211,7 @@ class TargetService final : private AdminQueueHost {
   DescriptorBudget* const descriptors_;
   const StreamTuning tuning_;
   const PortLimits port_limits_;
+  ReservationStore* const reservation_store_;
   nvme::target::Target target_;
   nvmf::LoginLine logins_{kLoginThreads};
   std::vector<uint8_t> receive_buffer_;

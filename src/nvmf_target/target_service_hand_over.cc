@@ -37,6 +37,12 @@ std::vector<AdminQueue*> TargetService::AssociationsOf(const std::string& nqn) c
   return associations;
 }
 
+// Whether an association is about to be over.
+bool TargetService::AnyEnds(const std::string& nqn) const {
+  return std::ranges::any_of(AssociationsOf(nqn),
+                             [](const AdminQueue* queue) { return queue->controller()->ending(); });
+}
+
 Task<void> TargetService::OnEach(const std::vector<KnownQueue>& queues,
                                  std::function<void(IoQueue&, size_t)> what) {
   Event all_done(control_);
@@ -86,6 +92,8 @@ Task<Result<std::vector<SavedAssociation>>> TargetService::HandOver(std::string 
     changed_.Pulse();
     co_return Error(ErrorCode::kDeadlineExceeded, nqn + ": requests of its hosts are still in the storage");
   }
+  // Whoever has had such a one reset hears of its end in this process: the next one does not know it.
+  while (AnyEnds(nqn)) (void)co_await changed_.Wait();
   std::vector<std::optional<SavedQueue>> saved(queues.size());
   co_await OnEach(queues, [&saved](IoQueue& queue, size_t i) { saved[i] = queue.Save(); });
   std::vector<SavedAssociation> associations = Part(nqn, queues, std::move(saved));

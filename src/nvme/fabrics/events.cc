@@ -35,6 +35,7 @@ constexpr Row kTable[] = {
     {kTypeNotice, 0x06, EventKind::kOther, "endurance group event log changed"},
     {kTypeNotice, 0xef, EventKind::kOther, "zone descriptor changed"},
     {kTypeNotice, 0xf0, EventKind::kDiscoveryChanged, "discovery log changed"},
+    {kTypeNotice, 0xf4, EventKind::kOther, "cross-controller reset completed"},
     {kTypeImmediate, 0x00, EventKind::kShuttingDown, "normal subsystem shutdown"},
 };
 

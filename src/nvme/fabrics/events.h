@@ -34,6 +34,8 @@ std::string NameOf(const Event& event);
 // Bits of the feature that enables notices, and of OAES.
 inline constexpr uint32_t kEventNamespace = 1U << 8;
 inline constexpr uint32_t kEventAna = 1U << 11;
+// A Cross-Controller Reset is over, from revision 2.3. The bit's number: by one reader of Identify's alone.
+inline constexpr uint32_t kEventControllerReset = 1U << 20;
 inline constexpr uint32_t kEventDiscovery = 1U << 31;
 
 }  // namespace cleat::nvme::fabrics

@@ -56,12 +56,13 @@ Transfer TransferOf(const SubmissionEntry& entry) {
 }
 
 TargetController::TargetController(Config config, const TargetLimits& limits, const Subsystem* subsystem,
-                                   const DiscoveryLogSource* discovery, ControllerOwner& owner,
-                                   uint64_t now_ns)
+                                   const DiscoveryLogSource* discovery, SiblingControllers& siblings,
+                                   ControllerOwner& owner, uint64_t now_ns)
     : config_(std::move(config)),
       limits_(limits),
       subsystem_(subsystem),
       discovery_(discovery),
+      siblings_(siblings),
       owner_(owner),
       kato_ms_(RoundUpKato(config_.kato_ms)),
       proved_(!config_.proves) {
@@ -110,6 +111,18 @@ void TargetController::EndQueues(QueuesEndFor why) {
   // Without one the owner has nothing to do.
   if (queues_.any()) owner_.EndQueues(why);
   Settle();
+}
+
+// TP 8028, as Linux' patches have it: CIU is never 0, random at first and one more with each instance, CIRN random.
+void TargetController::BecomeInstance() {
+  const auto next = [](uint64_t before) { return static_cast<uint8_t>(before % UINT8_MAX + 1); };
+  const bool is_first = instance_.uniquifier == 0;
+  instance_ = {.id = config_.id,
+               .uniquifier = next(is_first ? siblings_.DrawRandom() : instance_.uniquifier),
+               .random = siblings_.DrawRandom()};
+  // What the host had not read of its life before.
+  resets_.RemoveThatAreOver();
+  settings_.events[kReset] = {};
 }
 
 void TargetController::Reset() {
@@ -255,6 +268,7 @@ Answer TargetController::PropertySet(const Entry& entry, uint64_t now_ns) {
     if (CheckEnable(value) != status_field::kSuccess) return Refused(status_field::kInvalidField);
     configuration_ = value;
     status_ = kReady;
+    BecomeInstance();
     RestartTimer(now_ns);
     return {};
   }
@@ -275,17 +289,21 @@ Answer TargetController::PropertySet(const Entry& entry, uint64_t now_ns) {
 // ---- Events
 
 uint32_t TargetController::ResultOf(EventKind kind) {
-  constexpr uint32_t kNotice = 2;
-  const auto result = [](uint32_t info, LogPage page) {
-    return kNotice | info << 8 | static_cast<uint32_t>(page) << 16;
+  constexpr uint32_t kNotice = 2, kOfCommandSets = 6;
+  const auto result = [](uint32_t type, uint32_t info, LogPage page) {
+    return type | info << 8 | static_cast<uint32_t>(page) << 16;
   };
   switch (kind) {
     case kNamespaces:
-      return result(0x00, LogPage::kChangedNamespaces);
+      return result(kNotice, 0x00, LogPage::kChangedNamespaces);
     case kAna:
-      return result(0x03, LogPage::kAna);
+      return result(kNotice, 0x03, LogPage::kAna);
+    case kReservation:
+      return result(kOfCommandSets, 0x00, LogPage::kReservations);
+    case kReset:
+      return result(kNotice, 0xf4, LogPage::kControllerResets);
     default:
-      return result(0xf0, LogPage::kDiscovery);
+      return result(kNotice, 0xf0, LogPage::kDiscovery);
   }
 }
 
@@ -295,9 +313,16 @@ uint32_t TargetController::BitOf(EventKind kind) {
       return fabrics::kEventNamespace;
     case kAna:
       return fabrics::kEventAna;
+    case kReset:
+      return fabrics::kEventControllerReset;
     default:
       return fabrics::kEventDiscovery;
   }
+}
+
+// No bit has the events of reservations: the mask of each namespace keeps back what is not wanted.
+bool TargetController::IsWanted(EventKind kind) const {
+  return kind == kReservation || (settings_.events_enabled & BitOf(kind)) != 0;
 }
 
 // The next event that is to be told; it counts as told from now on. nullopt: there is none.
@@ -312,7 +337,7 @@ std::optional<TargetController::EventKind> TargetController::TakeEvent() {
 }
 
 void TargetController::Raise(EventKind kind) {
-  if (ending_ || (settings_.events_enabled & BitOf(kind)) == 0) return;
+  if (ending_ || !IsWanted(kind)) return;
   EventState& state = settings_.events[kind];
   // Until the log is read the host is known to look at it anyway.
   if (state.unread) return;
@@ -344,6 +369,10 @@ void TargetController::DropEventRequests() {
 }
 
 void TargetController::NamespaceChanged(uint32_t nsid) {
+  if (subsystem_->Find(nsid) == nullptr) {
+    settings_.reservation_notices.Forget(nsid);
+    if (settings_.reservation_notices.empty()) settings_.events[kReservation].pending = false;
+  }
   settings_.changed_namespaces.insert(nsid);
   Raise(kNamespaces);
 }
@@ -356,10 +385,20 @@ void TargetController::DiscoveryChanged() {
   Raise(kDiscovery);
 }
 
+void TargetController::ReservationChanged(uint32_t nsid, ReservationNotice notice) {
+  if (!limits_.features.reservations || discovery() || subsystem_->Find(nsid) == nullptr) return;
+  if (settings_.reservation_notices.Add(nsid, notice)) Raise(kReservation);
+}
+
+void TargetController::SiblingEnded(const TargetController& sibling) {
+  if (IsSiblingOf(sibling) && resets_.Finish(sibling.instance())) Raise(kReset);
+}
+
 // ---- From one process to the next
 
-SavedController TargetController::Save() const {
+SavedController TargetController::Save() {
   CLEAT_CHECK(may_be_saved());
+  if (resets_.GiveUp()) Raise(kReset);
   SavedController saved;
   saved.id = config_.id;
   saved.host_nqn = config_.host_nqn;
@@ -369,11 +408,22 @@ SavedController TargetController::Save() const {
   saved.deadline_ns = deadline_ns_;
   saved.configuration = configuration_;
   saved.queues_granted = settings_.queues_granted;
-  saved.events_enabled = settings_.events_enabled;
+  saved.events_enabled = settings_.events_enabled & ~fabrics::kEventControllerReset;
+  saved.reset_events_enabled = IsWanted(kReset);
   saved.features = settings_.features;
-  static_assert(SavedController::kEventKinds == kEventKinds);
-  for (size_t kind = 0; kind < kEventKinds; ++kind)
-    saved.events[kind] = {.pending = settings_.events[kind].pending, .unread = settings_.events[kind].unread};
+  static_assert(SavedController::kEventKinds == kReservation && kReservation + 1 == kReset &&
+                kReset + 1 == kEventKinds);
+  const auto save = [](const EventState& event) {
+    return SavedController::Event{.pending = event.pending, .unread = event.unread};
+  };
+  for (size_t kind = 0; kind < SavedController::kEventKinds; ++kind)
+    saved.events[kind] = save(settings_.events[kind]);
+  saved.reservation_event = save(settings_.events[kReservation]);
+  settings_.reservation_notices.Save(saved);
+  saved.uniquifier = instance_.uniquifier;
+  saved.random = instance_.random;
+  saved.reset_event = save(settings_.events[kReset]);
+  resets_.Save(saved);
   saved.changed_namespaces.assign(settings_.changed_namespaces.begin(), settings_.changed_namespaces.end());
   saved.event_requests.assign(event_requests_.begin(), event_requests_.end());
   return saved;
@@ -389,7 +439,8 @@ cleat::Status TargetController::Restore(const SavedController& saved, uint64_t n
     return wrong(fmt::format("a configuration of {:#x}", saved.configuration));
   if (saved.queues_granted > subsystem_->config().io_queues_max || saved.queues_granted >= kQueuesMax)
     return wrong(fmt::format("{} I/O queues", saved.queues_granted));
-  if ((saved.events_enabled & ~(EventsOf(discovery()) | kHealthEvents)) != 0)
+  constexpr uint32_t kToldApart = fabrics::kEventControllerReset;
+  if ((saved.events_enabled & ~((EventsOf(discovery()) & ~kToldApart) | kHealthEvents)) != 0)
     return wrong(fmt::format("the events {:#x}", saved.events_enabled));
   if (saved.features.size() > kFeaturesMax || saved.event_requests.size() > kEventRequestsMax)
     return wrong(fmt::format("{} features and {} Asynchronous Event Requests", saved.features.size(),
@@ -398,16 +449,34 @@ cleat::Status TargetController::Restore(const SavedController& saved, uint64_t n
   if (requests.size() != saved.event_requests.size()) return wrong("a command identifier twice");
   for (const uint32_t nsid : saved.changed_namespaces)
     if (nsid == 0 || nsid > kNamespacesMax) return wrong(fmt::format("namespace {} has changed", nsid));
+  ReservationNotices notices;
+  CLEAT_TRY(notices.Restore(saved, kNamespacesMax));
+  const SavedController::Event& event = saved.reservation_event;
+  const bool any = event.pending || event.unread || !notices.empty() || !saved.reservation_masks.empty();
+  if (any && !limits_.features.reservations) return wrong("reservations, of which there are none here");
+  if (event.pending && notices.empty()) return wrong("an event of reservations without a notice");
+  ResetLog resets;
+  CLEAT_TRY(resets.Restore(saved));
+  const bool asked = resets.any_over() || saved.reset_event.pending || saved.reset_event.unread;
+  if (saved.uniquifier == 0 && (asked || saved.random != 0)) return wrong("resets by one that has none");
+  if (saved.reset_event.pending && !resets.any_over()) return wrong("an event of a reset without one");
 
   configuration_ = saved.configuration;
   status_ = kReady;
   kato_ms_ = RoundUpKato(saved.kato_ms);
   deadline_ns_ = std::min(saved.deadline_ns, now_ns + kato_ms_ * kMillisecondNs);
   settings_.queues_granted = saved.queues_granted;
-  settings_.events_enabled = saved.events_enabled;
+  settings_.events_enabled = saved.events_enabled | (saved.reset_events_enabled ? kToldApart : 0);
   settings_.features = saved.features;
-  for (size_t kind = 0; kind < kEventKinds; ++kind)
+  for (size_t kind = 0; kind < SavedController::kEventKinds; ++kind)
     settings_.events[kind] = {.pending = saved.events[kind].pending, .unread = saved.events[kind].unread};
+  settings_.events[kReservation] = {.pending = event.pending, .unread = event.unread};
+  settings_.reservation_notices = std::move(notices);
+  BecomeInstance();
+  if (saved.uniquifier != 0)
+    instance_ = {.id = config_.id, .uniquifier = saved.uniquifier, .random = saved.random};
+  settings_.events[kReset] = {.pending = saved.reset_event.pending, .unread = saved.reset_event.unread};
+  resets_ = std::move(resets);
   settings_.changed_namespaces = {saved.changed_namespaces.begin(), saved.changed_namespaces.end()};
   event_requests_ = {saved.event_requests.begin(), saved.event_requests.end()};
   return {};

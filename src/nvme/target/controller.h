@@ -27,8 +27,10 @@
 #include "nvme/fabrics/capsule.h"
 #include "nvme/fabrics/commands.h"
 #include "nvme/fabrics/events.h"
+#include "nvme/target/cross_reset/reset_log.h"
 #include "nvme/target/hand_over/saved_controller.h"
 #include "nvme/target/limits.h"
+#include "nvme/target/reservations/reservation_notices.h"
 #include "nvme/target/subsystem.h"
 
 namespace cleat::nvme::target {
@@ -95,9 +97,10 @@ class TargetController {
     ~DiscoveryLogSource() = default;
   };
 
-  // One of `subsystem` and `discovery` is given and outlives it. Made by Target, on a Connect.
+  // One of `subsystem` and `discovery` is given and outlives it, as `siblings` does. Made by Target, on a Connect.
   TargetController(Config config, const TargetLimits& limits, const Subsystem* subsystem,
-                   const DiscoveryLogSource* discovery, ControllerOwner& owner, uint64_t now_ns);
+                   const DiscoveryLogSource* discovery, SiblingControllers& siblings, ControllerOwner& owner,
+                   uint64_t now_ns);
   TargetController(const TargetController&) = delete;
   TargetController& operator=(const TargetController&) = delete;
 
@@ -115,10 +118,14 @@ class TargetController {
   bool ending() const { return ending_; }  // EndAssociation was called
   uint32_t io_queues_max() const;          // the largest queue identifier that may be connected now
   uint32_t kato_ms() const { return kato_ms_; }
+  const ControllerInstance& instance() const { return instance_; }
+  // Another one of the same subsystem, and the same host's by its name and identifier.
+  bool IsSiblingOf(const TargetController& other) const;
 
   // Whether another process may go on with it: ready, of a host that is believed, and of a subsystem.
   bool may_be_saved() const { return ready() && !resetting_ && proved_ && subsystem_ != nullptr; }
-  SavedController Save() const;
+  // What it has asked for of others and is not over counts as failed: their end is not seen in the next process.
+  SavedController Save();
 
   // A command of the admin queue other than Connect. `data`: what came with it. Checks Expired itself: an answer of an expired controller is
   // Command Aborted (keep alive timer expired), and the association ends.
@@ -149,12 +156,16 @@ class TargetController {
   void NamespaceChanged(uint32_t nsid);
   void AnaChanged();
   void DiscoveryChanged();
+  // Nothing where the host has masked it, or there are no reservations.
+  void ReservationChanged(uint32_t nsid, ReservationNotice notice);
+  // Nothing of that one can have an effect any more.
+  void SiblingEnded(const TargetController& sibling);
   void End(const Error& reason);
 
  private:
   static constexpr uint32_t kQueuesMax = 256;  // above the largest identifier that Number of Queues grants
   using Entry = fabrics::SubmissionEntry;
-  enum EventKind : uint8_t { kNamespaces, kAna, kDiscovery, kEventKinds };
+  enum EventKind : uint8_t { kNamespaces, kAna, kDiscovery, kReservation, kReset, kEventKinds };
   struct EventState {
     bool pending = false;  // to be told
     bool unread = false;   // told; its log has not been read since
@@ -167,6 +178,7 @@ class TargetController {
         features;  // those that have no effect here, by CDW10.FID and what CDW11 adds to it
     std::array<EventState, kEventKinds> events{};
     std::set<uint32_t> changed_namespaces;
+    ReservationNotices reservation_notices;
   };
 
   // ---- controller.cc: life, properties, events
@@ -179,6 +191,7 @@ class TargetController {
   Answer PropertySet(const Entry& entry, uint64_t now_ns);
   uint64_t Capabilities() const;
   uint16_t CheckEnable(uint32_t configuration) const;
+  void BecomeInstance();
   void Reset();
   void Settle();
   void EndQueues(QueuesEndFor why);
@@ -188,6 +201,7 @@ class TargetController {
   void LogRead(EventKind kind);
   static uint32_t ResultOf(EventKind kind);
   static uint32_t BitOf(EventKind kind);
+  bool IsWanted(EventKind kind) const;
   std::optional<EventKind> TakeEvent();
   void DropEventRequests();
   Answer EventRequest(const Entry& entry);
@@ -200,16 +214,21 @@ class TargetController {
   Answer GetLogPage(const Entry& entry);
   std::optional<std::vector<uint8_t>> LogOf(uint8_t page, uint8_t parameter) const;
   void ReadLog(uint8_t page);
+  Answer ResetSibling(const Entry& entry);
+  void RemoveResets();  // from the log, that are over
   Answer GetFeature(const Entry& entry) const;
   Answer SetFeature(const Entry& entry, uint64_t now_ns);
   Answer SetQueues(uint32_t value);
   Answer SetKeepAlive(uint32_t value, uint64_t now_ns);
   Answer SetWithoutEffect(const Entry& entry);
+  Answer GetReservationFeature(const Entry& entry) const;
+  Answer SetReservationFeature(const Entry& entry);
 
   const Config config_;
   const TargetLimits& limits_;
   const Subsystem* const subsystem_;
   const DiscoveryLogSource* const discovery_;
+  SiblingControllers& siblings_;
   ControllerOwner& owner_;
   uint64_t deadline_ns_ = 0;
   uint32_t kato_ms_;
@@ -219,6 +238,8 @@ class TargetController {
   bool proved_;
   bool resetting_ = false;  // CC.EN was cleared, and queues are left
   Settings settings_;
+  ControllerInstance instance_;
+  ResetLog resets_;  // of others; outlives a reset of this one
   std::bitset<kQueuesMax> queues_;
   std::deque<uint16_t> event_requests_;  // command identifiers
 };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The admin commands of a controller.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -63,6 +65,8 @@ Answer TargetController::Admin(const Entry& entry, uint64_t now_ns) {
     case AdminOpcode::kAbort:
       // No command is looked for: each ends in its time. Bit 0 of the result says that it was not aborted.
       return discovery() ? Refused(status_field::kInvalidOpcode) : Value(1);
+    case AdminOpcode::kCrossControllerReset:
+      return discovery() ? Refused(status_field::kInvalidOpcode) : ResetSibling(entry);
     default:
       return Refused(status_field::kInvalidOpcode);
   }
@@ -85,6 +89,7 @@ Answer TargetController::Identify(const Entry& entry) const {
   switch (cns) {
     case IdentifyCns::kController:
       WriteController(page, config_.id, config_.firmware, limits_, *subsystem_);
+      WriteInstance(page, instance_);
       return answer;
     case IdentifyCns::kCommandSetController:
       if (CommandSetOf(entry) != kNvmCommandSet) return Refused(status_field::kInvalidField);
@@ -135,7 +140,7 @@ Answer TargetController::IdentifyNamespace(const Entry& entry) const {
     case IdentifyCns::kNamespace:
     case IdentifyCns::kAllocatedNamespace:
       if (!may_be) return Refused(status_field::kInvalidNamespace);
-      if (shape != nullptr) WriteNamespace(page, *shape, entry.nsid);
+      if (shape != nullptr) WriteNamespace(page, *shape, entry.nsid, limits_.features.reservations);
       return answer;
     case IdentifyCns::kDescriptors:
       if (shape == nullptr) return Refused(status_field::kInvalidNamespace);
@@ -147,7 +152,8 @@ Answer TargetController::IdentifyNamespace(const Entry& entry) const {
       return may_be ? answer : Refused(status_field::kInvalidNamespace);
     case IdentifyCns::kIndependentNamespace:
       if (!may_be) return Refused(status_field::kInvalidNamespace);
-      if (shape != nullptr) WriteIndependentNamespace(page, *shape, entry.nsid);
+      if (shape != nullptr)
+        WriteIndependentNamespace(page, *shape, entry.nsid, limits_.features.reservations);
       return answer;
     default:
       return Refused(status_field::kInvalidField);
@@ -160,9 +166,9 @@ std::optional<std::vector<uint8_t>> TargetController::LogOf(uint8_t page, uint8_
   constexpr uint8_t kGroupsOnly = 1;  // LSP of the ANA log
   switch (static_cast<LogPage>(page)) {
     case LogPage::kSupportedPages:
-      return SupportedPagesLog(discovery());
+      return SupportedPagesLog(discovery(), limits_.features);
     case LogPage::kFeatureEffects:
-      return FeatureEffectsLog(discovery());
+      return FeatureEffectsLog(discovery(), limits_.features);
     case LogPage::kDiscovery:
       if (!discovery()) return std::nullopt;
       return discovery_->DiscoveryLogOf(*this);
@@ -185,6 +191,11 @@ std::optional<std::vector<uint8_t>> TargetController::LogOf(uint8_t page, uint8_
       return AnaLog(*subsystem_, (parameter & kGroupsOnly) != 0);
     case LogPage::kManagementEffects:
       return ManagementEffectsLog();
+    case LogPage::kControllerResets:
+      return resets_.Bytes();
+    case LogPage::kReservations:
+      if (!limits_.features.reservations) return std::nullopt;
+      return settings_.reservation_notices.Log();
     default:
       return std::nullopt;
   }
@@ -202,6 +213,15 @@ void TargetController::ReadLog(uint8_t page) {
       return;
     case LogPage::kDiscovery:
       LogRead(kDiscovery);
+      return;
+    case LogPage::kControllerResets:
+      LogRead(kReset);
+      return;
+    case LogPage::kReservations:
+      // One notice is read at a time, so that the host has to come again for the next.
+      settings_.reservation_notices.DropOldest();
+      LogRead(kReservation);
+      if (!settings_.reservation_notices.empty()) Raise(kReservation);
       return;
     default:
       return;
@@ -230,7 +250,42 @@ Answer TargetController::GetLogPage(const Entry& entry) {
   const size_t there = std::min<uint64_t>(bytes, log->size() - offset);
   std::copy_n(log->begin() + static_cast<ptrdiff_t>(offset), there, answer.data.begin());
   if ((entry.cdw10 & kRetainEvent) == 0) ReadLog(page);
+  // Of the log of resets what the host has not been shown stays.
+  const bool removes =
+      page == static_cast<uint8_t>(LogPage::kControllerResets) && (parameter & kRemoveResetsThatAreOver) != 0;
+  if (removes && there == log->size()) RemoveResets();
   return answer;
+}
+
+// ---- Cross-Controller Reset
+
+bool TargetController::IsSiblingOf(const TargetController& other) const {
+  return this != &other && subsystem_ != nullptr && other.subsystem_ != nullptr &&
+         subsystem_->config().nqn == other.subsystem_->config().nqn && host_nqn() == other.host_nqn() &&
+         host_id() == other.host_id();
+}
+
+// A controller that is not here may be another engine's, or its host may have reset it since: nothing is said of what that one still does, and the
+// host relies on nothing.
+Answer TargetController::ResetSibling(const Entry& entry) {
+  const ControllerInstance meant{.id = static_cast<uint16_t>(entry.cdw10),
+                                 .uniquifier = static_cast<uint8_t>(entry.cdw10 >> 16),
+                                 .random = uint64_t{entry.cdw13} << 32 | entry.cdw12};
+  TargetController* const impacted = meant.uniquifier == 0 ? nullptr : siblings_.FindSibling(*this, meant);
+  if (impacted == nullptr) return Refused(status_field::kInvalidField);
+  if (const uint16_t status = resets_.Refusal(meant); status != status_field::kSuccess)
+    return {.status = status, .data = {}};
+  impacted->End({ErrorCode::kUnavailable, fmt::format("host {} has had controller {} reset by controller {}",
+                                                      host_nqn(), impacted->id(), id())});
+  // From here on no queue joins it.
+  if (impacted->queues_.none()) return Value(kResetIsOver);
+  resets_.Begin(meant);
+  return Value(0);
+}
+
+void TargetController::RemoveResets() {
+  resets_.RemoveThatAreOver();
+  settings_.events[kReset].pending = false;
 }
 
 // ---- Features
@@ -291,6 +346,9 @@ Answer TargetController::GetFeature(const Entry& entry) const {
       return Value((io_queues_max() - 1) << 16 | (io_queues_max() - 1));
     case Feature::kWriteCache:
       return Value(1);
+    case Feature::kReservationMask:
+    case Feature::kReservationPersistence:
+      return GetReservationFeature(entry);
     default:
       break;
   }
@@ -351,6 +409,29 @@ Answer TargetController::SetWithoutEffect(const Entry& entry) {
   return {};
 }
 
+Answer TargetController::GetReservationFeature(const Entry& entry) const {
+  // Each namespace has its own: no value is that of all.
+  if (!limits_.features.reservations || entry.nsid == kAllNamespaces)
+    return Refused(status_field::kInvalidField);
+  if (subsystem_->Find(entry.nsid) == nullptr) return Refused(status_field::kInvalidNamespace);
+  if (static_cast<Feature>(entry.cdw10 & 0xff) == Feature::kReservationMask)
+    return Value(settings_.reservation_notices.mask(entry.nsid));
+  return Value(subsystem_->reservation_persists(entry.nsid) ? 1 : 0);
+}
+
+Answer TargetController::SetReservationFeature(const Entry& entry) {
+  if (!limits_.features.reservations) return Refused(status_field::kInvalidField);
+  const bool all = entry.nsid == kAllNamespaces;
+  if (!all && subsystem_->Find(entry.nsid) == nullptr) return Refused(status_field::kInvalidNamespace);
+  // What outlives the power is changed by Register alone (CPTPL), which is stored before it is answered.
+  if (static_cast<Feature>(entry.cdw10 & 0xff) == Feature::kReservationPersistence)
+    return Refused(status_field::kFeatureNotChangeable);
+  if ((entry.cdw11 & ~kReservationMaskBits) != 0) return Refused(status_field::kInvalidField);
+  for (const uint32_t nsid : all ? subsystem_->Active(0) : std::vector{entry.nsid})
+    settings_.reservation_notices.SetMask(nsid, entry.cdw11);
+  return {};
+}
+
 Answer TargetController::SetFeature(const Entry& entry, uint64_t now_ns) {
   constexpr uint32_t kSave = 1U << 31, kWriteCacheOn = 1, kHealthEvents = 0xff;
   if ((entry.cdw10 & kSave) != 0) return Refused(status_field::kFeatureNotSaveable);
@@ -374,6 +455,9 @@ Answer TargetController::SetFeature(const Entry& entry, uint64_t now_ns) {
     case Feature::kWriteCache:
       // The cache is the storage's, where there is one, and stays as it is.
       return (entry.cdw11 & kWriteCacheOn) != 0 ? Answer{} : Refused(status_field::kFeatureNotChangeable);
+    case Feature::kReservationMask:
+    case Feature::kReservationPersistence:
+      return SetReservationFeature(entry);
     default:
       return SetWithoutEffect(entry);
   }

@@ -56,7 +56,9 @@ struct TargetLimits {
   uint32_t ready_timeout_ms =
       15'000;  // how long enabling and disabling may take: I/O queues end first (CAP.TO), at most 127 500
   // How long commands may still take effect after contact is lost (CQT); 0: not said. Hosts of revision 2.1 wait so long before they send a
-  // write again elsewhere: never less than what is true.
+  // write again elsewhere: never less than what is true. Over storage that may stand still for as long as it likes nothing is true: what was given to a
+  // kernel or a cluster can't be taken back, and an engine that serves others is not ended for one host's sake. Such a host has the controller
+  // reset by another one (cross_reset/), and hears when it is over.
   uint16_t command_quiesce_ms = 0;
   uint8_t ana_transition_s = 10;  // how long AnaState::kChange may last at most (ANATT), 1 to 255
   // Whether any command counts as a sign of life (TBKAS). Off, because a host that may retry elsewhere only when the target has surely given

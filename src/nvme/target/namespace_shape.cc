@@ -11,6 +11,8 @@ namespace {
 
 constexpr uint8_t kShared = 1;          // NMIC
 constexpr uint8_t kWriteProtected = 1;  // NSATTR
+// RESCAP: all six types, registrations that outlive the power, and IEKEY as revisions from 1.3 on have it.
+constexpr uint8_t kReservations = 0xff;
 constexpr uint32_t kPhysicalMax = 1U << 20;
 constexpr uint64_t kBytesMax = uint64_t{1} << 62;
 
@@ -89,14 +91,15 @@ cleat::Status CheckShape(const NamespaceShape& shape) {
   return {};
 }
 
-void WriteNamespace(IdentifyPage page, const NamespaceShape& shape, uint32_t group) {
-  constexpr size_t kSize = 0, kCapacity = 8, kUsed = 16, kNmic = 30, kNvmcap = 48, kAnagrpid = 92,
-                   kNsattr = 99, kNguid = 104, kEui64 = 120, kFormat = 128;
+void WriteNamespace(IdentifyPage page, const NamespaceShape& shape, uint32_t group, bool reservations) {
+  constexpr size_t kSize = 0, kCapacity = 8, kUsed = 16, kNmic = 30, kRescap = 31, kNvmcap = 48,
+                   kAnagrpid = 92, kNsattr = 99, kNguid = 104, kEui64 = 120, kFormat = 128;
   constexpr uint32_t kBlockShiftAt = 16;  // LBADS
   // One format, without metadata and protection, is in use: NLBAF, FLBAS, MC, DPC and DPS are 0. What is deallocated may read as anything
   // (DLFEAT 0). Single blocks are written whole (NAWUN, NAWUPF: the controller's).
   for (const size_t field : {kSize, kCapacity, kUsed}) Put(page, field, shape.blocks);
   page[kNmic] = kShared;
+  if (reservations) page[kRescap] = kReservations;
   Put(page, kNvmcap, shape.blocks * shape.block_bytes);
   WritePreferences(page, shape);
   Put(page, kAnagrpid, group);
@@ -124,11 +127,13 @@ void WriteDescriptors(IdentifyPage page, const NamespaceShape& shape) {
   add(kCommandSet, kNvm);
 }
 
-void WriteIndependentNamespace(IdentifyPage page, const NamespaceShape& shape, uint32_t group) {
-  constexpr size_t kFeatures = 0, kNmic = 1, kAnagrpid = 4, kNsattr = 8, kNstat = 14;
+void WriteIndependentNamespace(IdentifyPage page, const NamespaceShape& shape, uint32_t group,
+                               bool reservations) {
+  constexpr size_t kFeatures = 0, kNmic = 1, kRescap = 2, kAnagrpid = 4, kNsattr = 8, kNstat = 14;
   constexpr uint8_t kNoWriteCache = 1U << 5, kReady = 1;
   page[kFeatures] = shape.write_cache ? 0 : kNoWriteCache;
   page[kNmic] = kShared;
+  if (reservations) page[kRescap] = kReservations;
   Put(page, kAnagrpid, group);
   if (shape.read_only) page[kNsattr] = kWriteProtected;
   page[kNstat] = kReady;

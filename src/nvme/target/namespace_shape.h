@@ -39,10 +39,11 @@ NamespaceShape ShapeOf(const block::Geometry& geometry, bool read_only, const fa
 // kInvalidArgument: what no namespace can be.
 cleat::Status CheckShape(const NamespaceShape& shape);
 
-// A page of zeroes is given, and filled. `group`: the ANA group.
+// A page of zeroes is given, and filled. `group`: the ANA group. `reservations`: whether there are (Features).
 using IdentifyPage = std::span<uint8_t, kIdentifyBytes>;
-void WriteNamespace(IdentifyPage page, const NamespaceShape& shape, uint32_t group);
+void WriteNamespace(IdentifyPage page, const NamespaceShape& shape, uint32_t group, bool reservations);
 void WriteDescriptors(IdentifyPage page, const NamespaceShape& shape);
-void WriteIndependentNamespace(IdentifyPage page, const NamespaceShape& shape, uint32_t group);
+void WriteIndependentNamespace(IdentifyPage page, const NamespaceShape& shape, uint32_t group,
+                               bool reservations);
 
 }  // namespace cleat::nvme::target

@@ -87,7 +87,9 @@ void PutScope(LogBytes& log, size_t entry, uint32_t flags) {
 }  // namespace
 
 uint32_t EventsOf(bool discovery) {
-  return discovery ? fabrics::kEventDiscovery : fabrics::kEventNamespace | fabrics::kEventAna;
+  constexpr uint32_t kOfIoControllers =
+      fabrics::kEventNamespace | fabrics::kEventAna | fabrics::kEventControllerReset;
+  return discovery ? fabrics::kEventDiscovery : kOfIoControllers;
 }
 
 uint16_t OptionalCommands(const TargetLimits& limits, const Subsystem& subsystem) {
@@ -140,6 +142,14 @@ void WriteController(IdentifyPage page, uint16_t id, std::string_view firmware, 
   WriteFabrics(page, limits.in_capsule_bytes);
 }
 
+// Fields of 2.3, which 2.0 reserves: hosts that know them look there.
+void WriteInstance(IdentifyPage page, const ControllerInstance& instance) {
+  constexpr size_t kCiu = 135, kCirn = 136, kCcrl = 1807;
+  page[kCiu] = instance.uniquifier;
+  Put(page, kCirn, instance.random);
+  page[kCcrl] = kResetsInProgressMax;
+}
+
 void WriteDiscoveryController(IdentifyPage page, uint16_t id, std::string_view firmware,
                               const TargetLimits& limits) {
   constexpr size_t kSerial = 4, kModel = 24, kOaes = 92, kControllerType = 111, kLpa = 261, kSubnqn = 768;
@@ -165,7 +175,7 @@ void WriteCommandSetController(IdentifyPage page, const TargetLimits& limits, co
 
 // ---- Logs
 
-LogBytes SupportedPagesLog(bool discovery) {
+LogBytes SupportedPagesLog(bool discovery, const Features& features) {
   constexpr size_t kBytes = 1024;
   constexpr uint32_t kSupported = 1;
   LogBytes log(kBytes);
@@ -175,10 +185,12 @@ LogBytes SupportedPagesLog(bool discovery) {
       add(page);
     return log;
   }
-  for (const LogPage page : {LogPage::kSupportedPages, LogPage::kErrors, LogPage::kSmart,
-                             LogPage::kFirmwareSlots, LogPage::kChangedNamespaces, LogPage::kCommandEffects,
-                             LogPage::kAna, LogPage::kFeatureEffects, LogPage::kManagementEffects})
+  for (const LogPage page :
+       {LogPage::kSupportedPages, LogPage::kErrors, LogPage::kSmart, LogPage::kFirmwareSlots,
+        LogPage::kChangedNamespaces, LogPage::kCommandEffects, LogPage::kAna, LogPage::kFeatureEffects,
+        LogPage::kManagementEffects, LogPage::kControllerResets})
     add(page);
+  if (features.reservations) add(LogPage::kReservations);
   return log;
 }
 
@@ -225,8 +237,8 @@ LogBytes CommandEffectsLog(const TargetLimits& limits, const Subsystem& subsyste
   for (const AdminOpcode opcode : {AdminOpcode::kGetLogPage, AdminOpcode::kIdentify,
                                    AdminOpcode::kSetFeatures, AdminOpcode::kGetFeatures})
     admin(opcode, kNamespaceScope | kControllerScope);
-  for (const AdminOpcode opcode :
-       {AdminOpcode::kAbort, AdminOpcode::kAsyncEventRequest, AdminOpcode::kKeepAlive})
+  for (const AdminOpcode opcode : {AdminOpcode::kAbort, AdminOpcode::kAsyncEventRequest,
+                                   AdminOpcode::kKeepAlive, AdminOpcode::kCrossControllerReset})
     admin(opcode, kControllerScope);
   const auto io = [&](size_t opcode, uint32_t flags) { PutScope(log, kIoAt + opcode, flags); };
   const auto of = [](Opcode opcode) { return static_cast<size_t>(opcode); };
@@ -247,7 +259,7 @@ LogBytes CommandEffectsLog(const TargetLimits& limits, const Subsystem& subsyste
   return log;
 }
 
-LogBytes FeatureEffectsLog(bool discovery) {
+LogBytes FeatureEffectsLog(bool discovery, const Features& features) {
   constexpr size_t kBytes = 1024;
   constexpr uint32_t kSupported = 1U << 0, kNamespaceScope = 1U << 20, kControllerScope = 1U << 21;
   LogBytes log(kBytes);
@@ -259,6 +271,10 @@ LogBytes FeatureEffectsLog(bool discovery) {
   add(Feature::kHostIdentifier, kControllerScope);
   if (discovery) return log;
   add(Feature::kErrorRecovery, kNamespaceScope);
+  if (features.reservations) {
+    add(Feature::kReservationMask, kNamespaceScope);
+    add(Feature::kReservationPersistence, kNamespaceScope);
+  }
   for (const Feature feature :
        {Feature::kArbitration, Feature::kPowerManagement, Feature::kTemperatureThreshold,
         Feature::kWriteCache, Feature::kQueues, Feature::kWriteAtomicity, Feature::kCommandSetProfile})

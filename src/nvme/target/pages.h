@@ -14,6 +14,7 @@
 #include "nvme/command.h"
 #include "nvme/fabrics/log_pages.h"
 #include "nvme/fabrics/names.h"
+#include "nvme/target/cross_reset/reset_log.h"
 #include "nvme/target/limits.h"
 #include "nvme/target/namespace_shape.h"
 #include "nvme/target/subsystem.h"
@@ -28,6 +29,8 @@ uint32_t EventsOf(bool discovery);
 // A page of zeroes is given, and filled.
 void WriteController(IdentifyPage page, uint16_t id, std::string_view firmware, const TargetLimits& limits,
                      const Subsystem& subsystem);
+// What a host names the controller by that it has another one reset.
+void WriteInstance(IdentifyPage page, const ControllerInstance& instance);
 void WriteDiscoveryController(IdentifyPage page, uint16_t id, std::string_view firmware,
                               const TargetLimits& limits);
 void WriteCommandSetController(IdentifyPage page, const TargetLimits& limits, const Subsystem& subsystem);
@@ -36,13 +39,13 @@ void WriteCommandSetController(IdentifyPage page, const TargetLimits& limits, co
 uint16_t OptionalCommands(const TargetLimits& limits, const Subsystem& subsystem);
 
 using LogBytes = std::vector<uint8_t>;
-LogBytes SupportedPagesLog(bool discovery);
+LogBytes SupportedPagesLog(bool discovery, const Features& features);
 LogBytes ErrorLog();   // no error is kept
 LogBytes HealthLog();  // as of a drive without wear, whose condition is the engine's to watch
 LogBytes FirmwareLog(std::string_view firmware);
 LogBytes ChangedNamespacesLog(const std::set<uint32_t>& changed);
 LogBytes CommandEffectsLog(const TargetLimits& limits, const Subsystem& subsystem);
-LogBytes FeatureEffectsLog(bool discovery);
+LogBytes FeatureEffectsLog(bool discovery, const Features& features);
 LogBytes ManagementEffectsLog();  // no command of NVMe-MI
 LogBytes AnaLog(const Subsystem& subsystem, bool groups_only);
 

@@ -44,6 +44,10 @@ cleat::Status CheckAddresses(const SubsystemConfig& config) {
   return {};
 }
 
+bool IsWildcard(const fabrics::TransportAddress& address) {
+  return std::ranges::all_of(address.address, [](uint8_t byte) { return byte == 0; });
+}
+
 }  // namespace
 
 cleat::Status CheckHosts(const std::vector<HostAccess>& hosts) {
@@ -110,6 +114,11 @@ fabrics::AnaState Subsystem::ana_state(uint32_t nsid) const {
   return namespaces_[nsid]->ana;
 }
 
+bool Subsystem::reservation_persists(uint32_t nsid) const {
+  CLEAT_CHECK(Find(nsid) != nullptr);
+  return namespaces_[nsid]->reservation_persists;
+}
+
 uint64_t Subsystem::ana_changes(uint32_t nsid) const {
   CLEAT_CHECK(Find(nsid) != nullptr);
   return namespaces_[nsid]->changes;
@@ -173,6 +182,30 @@ uint64_t Subsystem::discard_blocks_max() const {
     least = least == 0 ? most : std::min(least, most);
   }
   return least;
+}
+
+std::vector<fabrics::TransportAddress> WhereIs(const Subsystem& subsystem,
+                                               const fabrics::TransportAddress& local) {
+  std::vector<fabrics::TransportAddress> where;
+  const auto add = [&](fabrics::TransportAddress address) {
+    if (IsWildcard(address)) {
+      // Of all addresses that it stands for the host knows one that leads here.
+      if (address.family != local.family) return;
+      address.address = local.address;
+    }
+    if (std::ranges::find(where, address) == where.end()) where.push_back(address);
+  };
+  std::ranges::for_each(subsystem.config().addresses, add);
+  std::ranges::for_each(subsystem.config().standby_addresses, add);
+  return where;
+}
+
+bool IsReachedBy(const Subsystem& subsystem, const fabrics::TransportAddress& local) {
+  const auto& own = subsystem.config().standby_addresses;
+  if (!subsystem.stands_by() || own.empty()) return true;
+  return std::ranges::any_of(own, [&local](const fabrics::TransportAddress& address) {
+    return address.port == local.port && (IsWildcard(address) || address == local);
+  });
 }
 
 uint16_t PathStatusOf(fabrics::AnaState state) {

@@ -61,6 +61,8 @@ class Subsystem {
   fabrics::AnaState ana_state(uint32_t nsid) const;
   // Another engine serves it: namespaces that come are inaccessible.
   bool stands_by() const { return ana_of_new_ == fabrics::AnaState::kInaccessible; }
+  // Of a namespace that is there: whether its registrations outlive the power, as Register has it (PTPL).
+  bool reservation_persists(uint32_t nsid) const;
   uint64_t ana_changes(uint32_t nsid) const;             // of one group, and
   uint64_t ana_changes() const { return ana_changes_; }  // of all
 
@@ -76,6 +78,7 @@ class Subsystem {
     NamespaceShape shape;
     fabrics::AnaState ana = fabrics::AnaState::kOptimized;
     uint64_t changes = 0;
+    bool reservation_persists = false;
   };
   void SetHosts(std::vector<HostAccess> hosts);
   void Put(uint32_t nsid, const NamespaceShape& shape);
@@ -89,6 +92,14 @@ class Subsystem {
   fabrics::AnaState ana_of_new_ = fabrics::AnaState::kOptimized;
   uint64_t ana_changes_ = 0;
 };
+
+// All addresses at which a host that came by `local` finds the subsystem, each once: of the engine that serves it and of one that stands by,
+// whichever is asked, so that hosts have a path to either before they need it.
+std::vector<fabrics::TransportAddress> WhereIs(const Subsystem& subsystem,
+                                               const fabrics::TransportAddress& local);
+// Whether a host that came by `local` may mean the subsystem: one that stands by is reached by its standby addresses alone, whoever else listens in
+// this process for others, as the engine that serves it may share the other addresses.
+bool IsReachedBy(const Subsystem& subsystem, const fabrics::TransportAddress& local);
 
 // How an I/O command ends for a namespace whose group is in `state`: path related, so that hosts go on elsewhere. 0: it is executed.
 uint16_t PathStatusOf(fabrics::AnaState state);

@@ -74,37 +74,6 @@ bool IsSecuredFor(const SecuredAs* secured, const HostAccess* host, std::string_
   return host == nullptr || (host->psk != nullptr && secured->psk != nullptr && *secured->psk == *host->psk);
 }
 
-bool IsWildcard(const TransportAddress& address) {
-  return std::ranges::all_of(address.address, [](uint8_t byte) { return byte == 0; });
-}
-
-// All addresses at which a host that came by `local` finds the subsystem, each once: of the engine that serves it and of one that stands by,
-// whichever is asked, so that hosts have a path to either before they need it.
-std::vector<TransportAddress> WhereIs(const Subsystem& subsystem, const TransportAddress& local) {
-  std::vector<TransportAddress> where;
-  const auto add = [&](TransportAddress address) {
-    if (IsWildcard(address)) {
-      // Of all addresses that it stands for the host knows one that leads here.
-      if (address.family != local.family) return;
-      address.address = local.address;
-    }
-    if (std::ranges::find(where, address) == where.end()) where.push_back(address);
-  };
-  std::ranges::for_each(subsystem.config().addresses, add);
-  std::ranges::for_each(subsystem.config().standby_addresses, add);
-  return where;
-}
-
-// Whether a host that came by `local` may mean the subsystem: one that stands by is reached by its standby addresses alone, whoever else listens in
-// this process for others, as the engine that serves it may share the other addresses.
-bool IsReachedBy(const Subsystem& subsystem, const TransportAddress& local) {
-  const auto& own = subsystem.config().standby_addresses;
-  if (!subsystem.stands_by() || own.empty()) return true;
-  return std::ranges::any_of(own, [&local](const TransportAddress& address) {
-    return address.port == local.port && (IsWildcard(address) || address == local);
-  });
-}
-
 }  // namespace
 
 struct Target::Shown {
@@ -129,8 +98,11 @@ struct Target::Request {
   std::string host_nqn;
 };
 
-Target::Target(const TargetLimits& limits, std::string firmware)
-    : limits_(limits), firmware_(std::move(firmware)), discovery_(std::make_unique<Shown>()) {
+Target::Target(const TargetLimits& limits, std::string firmware, std::function<uint64_t()> random)
+    : limits_(limits),
+      firmware_(std::move(firmware)),
+      random_(std::move(random)),
+      discovery_(std::make_unique<Shown>()) {
   CheckLimits(limits_);
 }
 
@@ -272,6 +244,36 @@ cleat::Status Target::SetAna(std::string_view nqn, fabrics::AnaState state) {
   if (!shown->subsystem->SetAna(state)) return {};
   for (const auto& [id, controller] : shown->controllers) controller->AnaChanged();
   return {};
+}
+
+// ---- Reservations
+
+cleat::Status Target::SetReservationPersists(std::string_view nqn, uint32_t nsid, bool persists) {
+  CLEAT_ASSIGN(Shown* const shown, Known(nqn));
+  if (shown->subsystem->Find(nsid) == nullptr)
+    return Error(ErrorCode::kNotFound, fmt::format("{} has no namespace {}", nqn, nsid));
+  shown->subsystem->namespaces_[nsid]->reservation_persists = persists;
+  return {};
+}
+
+void Target::NotifyOfReservation(std::string_view nqn, uint32_t nsid, const fabrics::Uuid& host_id,
+                                 ReservationNotice notice) {
+  const auto found = subsystems_.find(nqn);
+  if (found == subsystems_.end()) return;
+  for (const auto& [id, controller] : found->second->controllers) {
+    if (controller->host_id() == host_id) controller->ReservationChanged(nsid, notice);
+  }
+}
+
+std::vector<ReportedController> Target::ControllersOf(std::string_view nqn) const {
+  std::vector<ReportedController> controllers;
+  const auto found = subsystems_.find(nqn);
+  if (found == subsystems_.end()) return controllers;
+  for (const auto& [id, controller] : found->second->controllers) {
+    if (controller->proved() && !controller->ending())
+      controllers.push_back({.id = id, .host_id = controller->host_id()});
+  }
+  return controllers;
 }
 
 // ---- The discovery log
@@ -437,6 +439,7 @@ Connected Target::ConnectAdmin(const Request& request, Shown& shown, const Trans
   if (!id)
     return {.answer = {.status = status_field::kCommandSpecific | fabrics::kControllerBusy, .data = {}}};
   const DiscoveryLogSource* const log_source = discovery ? this : nullptr;
+  SiblingControllers& siblings = *this;
   auto controller =
       std::make_unique<TargetController>(TargetController::Config{.id = *id,
                                                                   .host_nqn = request.host_nqn,
@@ -445,7 +448,7 @@ Connected Target::ConnectAdmin(const Request& request, Shown& shown, const Trans
                                                                   .local = local,
                                                                   .firmware = firmware_,
                                                                   .proves = proof != nullptr},
-                                         limits_, shown.subsystem.get(), log_source, owner, now_ns);
+                                         limits_, shown.subsystem.get(), log_source, siblings, owner, now_ns);
   TargetController* const made = controller.get();
   shown.controllers.emplace(*id, std::move(controller));
   ++controllers_;
@@ -510,6 +513,7 @@ Result<TargetController*> Target::Restore(std::string_view nqn, const SavedContr
     return Error(ErrorCode::kAlreadyExists, fmt::format("there is a controller {} already", saved.id));
   if (!HasRoomFor(*shown, saved.host_nqn, /*proves=*/false))
     return Error(ErrorCode::kResourceExhausted, "there are too many controllers");
+  SiblingControllers& siblings = *this;
   auto controller =
       std::make_unique<TargetController>(TargetController::Config{.id = saved.id,
                                                                   .host_nqn = saved.host_nqn,
@@ -517,7 +521,7 @@ Result<TargetController*> Target::Restore(std::string_view nqn, const SavedContr
                                                                   .kato_ms = saved.kato_ms,
                                                                   .local = saved.local,
                                                                   .firmware = firmware_},
-                                         limits_, shown->subsystem.get(), nullptr, owner, now_ns);
+                                         limits_, shown->subsystem.get(), nullptr, siblings, owner, now_ns);
   CLEAT_TRY(controller->Restore(saved, now_ns));
   if (controller->Expired(now_ns))
     return Error(ErrorCode::kDeadlineExceeded, "the keep alive timeout is over");
@@ -535,8 +539,27 @@ void Target::LetIn(std::string_view nqn, bool lets_in) {
 
 // ---- Ends
 
+template <typename Function>
+void Target::ForEach(const Function& function) const {
+  const auto in = [&](const Shown& shown) {
+    for (const auto& [id, controller] : shown.controllers) function(*controller);
+  };
+  in(*discovery_);
+  for (const auto& [nqn, shown] : subsystems_) in(*shown);
+  for (const auto& shown : leaving_) in(*shown);
+}
+
+TargetController* Target::FindSibling(const TargetController& of, const ControllerInstance& instance) {
+  TargetController* found = nullptr;
+  ForEach([&](TargetController& other) {
+    if (other.IsSiblingOf(of) && other.instance() == instance) found = &other;
+  });
+  return found;
+}
+
 void Target::End(TargetController& controller) {
   CLEAT_CHECK(controller.queues_.none());
+  if (controller.ending()) ForEach([&](TargetController& other) { other.SiblingEnded(controller); });
   const auto end_in = [&](Shown& shown) {
     const auto found = shown.controllers.find(controller.id());
     if (found == shown.controllers.end() || found->second.get() != &controller) return false;
@@ -555,16 +578,6 @@ void Target::End(TargetController& controller) {
     return;
   }
   CLEAT_CHECK(false);
-}
-
-template <typename Function>
-void Target::ForEach(const Function& function) const {
-  const auto in = [&](const Shown& shown) {
-    for (const auto& [id, controller] : shown.controllers) function(*controller);
-  };
-  in(*discovery_);
-  for (const auto& [nqn, shown] : subsystems_) in(*shown);
-  for (const auto& shown : leaving_) in(*shown);
 }
 
 void Target::Tick(uint64_t now_ns) {

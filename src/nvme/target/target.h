@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "nvme/fabrics/names.h"
 #include "nvme/target/controller.h"
 #include "nvme/target/limits.h"
+#include "nvme/target/reservations/reservation_commands.h"
 #include "nvme/target/subsystem.h"
 
 namespace cleat::nvme::target {
@@ -37,10 +39,11 @@ struct Connected {
   std::shared_ptr<const auth::ChapSecrets> proof = {};
 };
 
-class Target final : private TargetController::DiscoveryLogSource {
+class Target final : private TargetController::DiscoveryLogSource, private SiblingControllers {
  public:
-  // `firmware`: the product's version, of which 8 bytes are shown (FR).
-  Target(const TargetLimits& limits, std::string firmware);
+  // `firmware`: the product's version, of which 8 bytes are shown (FR). `random`: numbers that no other engine draws, any of 64 bits; hosts tell one
+  // instance of a controller from the next by them.
+  Target(const TargetLimits& limits, std::string firmware, std::function<uint64_t()> random);
   // No controller is left.
   ~Target();
   Target(const Target&) = delete;
@@ -66,6 +69,16 @@ class Target final : private TargetController::DiscoveryLogSource {
   cleat::Status SetAna(std::string_view nqn, uint32_t nsid, fabrics::AnaState state);
   // Of all namespaces of the subsystem, and of those that come later: kOptimized to begin with. kNotFound.
   cleat::Status SetAna(std::string_view nqn, fabrics::AnaState state);
+
+  // ---- Reservations: whoever executes the commands of I/O queues keeps them, and tells what hosts hear of them from controllers.
+
+  // Of a namespace that is there, false to begin with: what feature 83h says. kNotFound.
+  cleat::Status SetReservationPersists(std::string_view nqn, uint32_t nsid, bool persists);
+  // To each controller of that host's in the subsystem. Nothing where there is none, or no such subsystem or namespace any more.
+  void NotifyOfReservation(std::string_view nqn, uint32_t nsid, const fabrics::Uuid& host_id,
+                           ReservationNotice notice);
+  // Of the hosts that are believed, by identifier; none where there is no such subsystem.
+  std::vector<ReportedController> ControllersOf(std::string_view nqn) const;
 
   // ---- TLS
 
@@ -94,7 +107,7 @@ class Target final : private TargetController::DiscoveryLogSource {
                                     ControllerOwner& owner, uint64_t now_ns);
   // Whether Connects are taken to the subsystem, which has to be there. The ones that are not hear what they hear of none.
   void LetIn(std::string_view nqn, bool lets_in);
-  // The association is over, all its queues have ended: the controller is destroyed.
+  // The association is over, all its queues have ended: the controller is destroyed. Others of its host that were asked to reset it say so now.
   void End(TargetController& controller);
   // Controllers whose deadline is over are told to end.
   void Tick(uint64_t now_ns);
@@ -118,6 +131,8 @@ class Target final : private TargetController::DiscoveryLogSource {
   template <typename Function>
   void ForEach(const Function& function) const;
   std::vector<uint8_t> DiscoveryLogOf(const TargetController& controller) const override;
+  uint64_t DrawRandom() override { return random_(); }
+  TargetController* FindSibling(const TargetController& of, const ControllerInstance& instance) override;
   template <typename Concerns>
   void DiscoveryChanged(const Concerns& concerns);
 
@@ -126,6 +141,7 @@ class Target final : private TargetController::DiscoveryLogSource {
 
   const TargetLimits limits_;
   const std::string firmware_;
+  const std::function<uint64_t()> random_;
   std::map<std::string, std::unique_ptr<Shown>, std::less<>> subsystems_;
   std::unique_ptr<Shown> discovery_;
   std::vector<std::unique_ptr<Shown>> leaving_;  // removed, with controllers that have not ended yet

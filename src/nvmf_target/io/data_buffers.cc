@@ -49,6 +49,13 @@ void DataBuffers::Remove(uint16_t& list, uint16_t number) {
   if (slab.next != kNone) slabs_[slab.next].before = slab.before;
 }
 
+void DataBuffers::Cut(Slab& slab, uint32_t size) {
+  slab.size = static_cast<uint8_t>(size);
+  slab.free_count = static_cast<uint16_t>(kSlabBytes / kPieceMinBytes >> size);
+  for (uint32_t i = 0; i < slab.free_count; ++i) slab.free[i] = static_cast<uint8_t>(slab.free_count - 1 - i);
+}
+
+// A slab that is free was cut before, as nearly always for the same size: with one request at a time each would cut it anew.
 bool DataBuffers::Take(uint32_t bytes, block::Segment& piece) {
   CLEAT_CHECK(bytes > 0 && bytes <= kSlabBytes);
   const uint32_t size = SizeOf(bytes);
@@ -58,10 +65,7 @@ bool DataBuffers::Take(uint32_t bytes, block::Segment& piece) {
     const uint16_t number = free_;
     Remove(free_, number);
     Slab& fresh = slabs_[number];
-    fresh.size = static_cast<uint8_t>(size);
-    fresh.free_count = static_cast<uint16_t>(kSlabBytes / kPieceMinBytes >> size);
-    for (uint32_t i = 0; i < fresh.free_count; ++i)
-      fresh.free[i] = static_cast<uint8_t>(fresh.free_count - 1 - i);
+    if (fresh.free_count == 0 || fresh.size != size) Cut(fresh, size);
     fresh.dirty = true;
     slabs_most_ = std::max(slabs_most_, ++slabs_in_use_);
     Insert(list, number);

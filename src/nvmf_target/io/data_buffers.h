@@ -53,6 +53,7 @@ class DataBuffers {
     std::array<uint8_t, kSlabBytes / kPieceMinBytes> free;  // pieces, the last that came back at the end
   };
   static uint32_t SizeOf(uint32_t bytes);
+  static void Cut(Slab& slab, uint32_t size);
   void Insert(uint16_t& list, uint16_t number);
   void Remove(uint16_t& list, uint16_t number);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "block/segments.h"
+#include "nvme/target/reservations/reservation_commands.h"
 
 namespace cleat::nvmf_target {
 namespace {
@@ -14,14 +15,12 @@ using nvme::Status;
 
 // Status codes with their type (base 2.0, 3.3.3.2.1; NVM 3.1), and Do Not Retry where the same command will never succeed.
 constexpr uint16_t kDoNotRetry = 1U << 14;
-constexpr Status kInvalidOpcode{kDoNotRetry | 0x01};
 constexpr Status kInvalidField{kDoNotRetry | 0x02};
 constexpr Status kInternalError{0x06};
 constexpr Status kAbortRequested{0x07};
 constexpr Status kSglLengthInvalid{kDoNotRetry | 0x0f};
 constexpr Status kWriteProtected{kDoNotRetry | 0x20};
 constexpr Status kCapacityExceeded{0x81};
-constexpr Status kReservationConflict{0x83};
 constexpr Status kWriteFault{2U << 8 | 0x80};
 constexpr Status kReadError{2U << 8 | 0x81};
 constexpr Status kCompareFailure{kDoNotRetry | 2U << 8 | 0x85};
@@ -93,6 +92,18 @@ Status PlanOf(const nvme::fabrics::SubmissionEntry& entry, const block::Geometry
       return PlanBlocks(entry, geometry, plan);
     case Opcode::kDatasetManagement:
       return PlanDatasetManagement(entry, geometry, data_bytes, plan);
+    case Opcode::kReservationRegister:
+    case Opcode::kReservationAcquire:
+    case Opcode::kReservationRelease:
+      plan.kind = IoPlan::Kind::kReservationChange;
+      plan.to_target = true;
+      return data_bytes > 0 && data_bytes <= kReservationDataMaxBytes ? kSuccess : kSglLengthInvalid;
+    case Opcode::kReservationReport:
+      plan.kind = IoPlan::Kind::kReservationReport;
+      // No room is larger, whatever it is to have.
+      return data_bytes > nvme::tcp::kTargetDataMaxBytes
+                 ? kInvalidField
+                 : Status(nvme::target::CheckReport(entry, data_bytes));
     default:
       return kInvalidOpcode;
   }

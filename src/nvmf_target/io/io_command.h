@@ -11,6 +11,7 @@
 #include "block/request.h"
 #include "nvme/command.h"
 #include "nvme/status.h"
+#include "nvme/target/reservations/reservation.h"
 #include "nvme/tcp_target/target_command.h"
 #include "nvmf_target/io/older_writes.h"
 #include "observe/layout.h"
@@ -27,6 +28,8 @@ struct IoCommand : nvme::tcp::TargetCommand, block::Request {
   IoQueue* queue = nullptr;        // whose it is; nullptr: nobody's
   uint32_t epoch = 0;              // of the namespace that it was planned for, or is to be
   bool plans_later = false;        // once its data is there: it comes from another process
+  bool for_control = false;        // of reservations: the control reactor executes it
+  bool must_end = false;           // in the storage, and its host may not have it executed any more
   NamespacePort* space = nullptr;  // once it is submitted there
   block::Segment buffer;           // length 0: it has none
   bool of_capsules = false;        // which pool has the buffer
@@ -55,9 +58,27 @@ inline bool ChangesData(block::Op op) {
   return op == block::Op::kWrite || op == block::Op::kWriteZeroes || op == block::Op::kDiscard;
 }
 
+// Of commands that change reservations: they bring 16 bytes at most, for which some hosts send more.
+inline constexpr uint32_t kReservationDataMaxBytes = 4096;
+
+// To which of the two groups that reservations know it belongs (base 8.19, figure 452).
+constexpr nvme::target::ReservationAccess AccessOf(block::Op op) {
+  return op == block::Op::kRead ? nvme::target::ReservationAccess::kReads
+                                : nvme::target::ReservationAccess::kWrites;
+}
+
 // What a command wants of a namespace.
 struct IoPlan {
-  enum class Kind : uint8_t { kRead, kWrite, kFlush, kWriteZeroes, kDiscard, kNothing };
+  enum class Kind : uint8_t {
+    kRead,
+    kWrite,
+    kFlush,
+    kWriteZeroes,
+    kDiscard,
+    kReservationChange,
+    kReservationReport,
+    kNothing
+  };
   Kind kind = Kind::kNothing;
   bool to_target = false;  // its data, or ranges, come from the host
   bool fua = false;
@@ -77,10 +98,12 @@ nvme::Status StatusOf(block::IoStatus status, bool reads);
 
 // NVM 3.1 and base 3.3.3.2.1.
 inline constexpr nvme::Status kSuccess{0};
-inline constexpr nvme::Status kInvalidNamespace{0x400b};  // with Do Not Retry, as the next
+inline constexpr nvme::Status kInvalidOpcode{0x4001};  // with Do Not Retry, as the next ones
+inline constexpr nvme::Status kInvalidNamespace{0x400b};
 inline constexpr nvme::Status kSglTypeInvalid{0x4011};
 inline constexpr nvme::Status kLbaOutOfRange{0x4080};
 inline constexpr nvme::Status kTransientError{0x22};
+inline constexpr nvme::Status kReservationConflict{0x4083};  // a host that tries again has the same answer
 inline constexpr nvme::Status kInternalPathError{0x300};
 
 }  // namespace cleat::nvmf_target

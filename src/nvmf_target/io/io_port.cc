@@ -95,7 +95,7 @@ void IoPort::Give(IoCommand& command) {
   }
   command.buffer = {};
   command.data = {};
-  command.plans_later = false;
+  command.plans_later = command.for_control = false;
   command.queue = nullptr;
   free_.push_back(command.tag);
   ServeLater();
@@ -137,6 +137,32 @@ void IoPort::AbortQueued(const IoQueue& queue) {
     channel.AbortQueued(command);
     channel.EndWaits();
   }
+}
+
+void IoPort::EndForbidden(NamespacePort& space, std::span<const nvme::fabrics::Uuid> also) {
+  for (IoCommand* command = running_.front(); command != nullptr; command = running_.Next(*command)) {
+    if (command->space != &space || command->must_end) continue;
+    const nvme::fabrics::Uuid& host_id = command->queue->host_id();
+    const bool may =
+        space.reservation == nullptr || MayExecute(*space.reservation, host_id, AccessOf(command->op));
+    if (may && std::ranges::find(also, host_id) == also.end()) continue;
+    command->must_end = true;
+    ++space.to_end;
+  }
+  AbortForbidden(space);
+}
+
+// Commands are of the port's pool: those that have ended meanwhile, by the end of another, are there still, and have to end no more.
+void IoPort::AbortForbidden(NamespacePort& space) {
+  if (space.to_end == 0) return;
+  std::vector<IoCommand*> forbidden;
+  for (IoCommand* command = running_.front(); command != nullptr; command = running_.Next(*command)) {
+    if (command->space == &space && command->must_end) forbidden.push_back(command);
+  }
+  for (IoCommand* const command : forbidden) {
+    if (command->space == &space && command->must_end) space.channel->AbortQueued(command);
+  }
+  space.channel->EndWaits();
 }
 
 void IoPort::ServeLater() {
@@ -187,24 +213,28 @@ void IoPort::Submitted(IoCommand& command, NamespacePort& space) {
   if (counters_ != nullptr) counters_->Watch(*this);
 }
 
-void IoPort::Undone(IoCommand& command) {
+void IoPort::LeaveStorage(IoCommand& command) {
   if (ChangesData(command.op)) order_.Over(command);
   NamespacePort& space = *std::exchange(command.space, nullptr);
   command.running.Unlink();
   --in_storage_;
+  if (std::exchange(command.must_end, false)) [[unlikely]] {
+    if (--space.to_end == 0 && space.rights_ended != nullptr) space.rights_ended->Set();
+  }
   if (--space.in_flight == 0 && space.drained != nullptr) space.drained->Set();
 }
 
+void IoPort::Undone(IoCommand& command) {
+  LeaveStorage(command);
+}
+
 void IoPort::Done(IoCommand& command) {
-  if (ChangesData(command.op)) order_.Over(command);
-  NamespacePort& space = *std::exchange(command.space, nullptr);
-  command.running.Unlink();
-  --in_storage_;
+  const NamespacePort& space = *command.space;
   if (space.counters != nullptr && recorder_) {
     const bool failed = command.status != block::IoStatus::kOk;
     recorder_->Ended(*space.counters, command, command.column, failed ? 0 : command.counted_bytes, failed);
   }
-  if (--space.in_flight == 0 && space.drained != nullptr) space.drained->Set();
+  LeaveStorage(command);
 }
 
 void IoPort::FlushCounters() {

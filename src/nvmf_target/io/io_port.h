@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "block/pipeline.h"
+#include "nvme/target/reservations/reservation.h"
 #include "nvme/target/subsystem.h"
 #include "nvmf_target/io/data_buffers.h"
 #include "nvmf_target/io/io_command.h"
@@ -46,6 +47,12 @@ struct NamespacePort {
   uint32_t in_flight = 0;
   OlderWrites* older = nullptr;  // one for all reactors; outlives what is in flight
   Event* drained = nullptr;      // who removes it waits
+  // Who may do what; nullptr: everybody everything, as no host holds a reservation. What it says is the same on all reactors once the
+  // command that has changed it is answered.
+  std::shared_ptr<const nvme::target::Reservation> reservation;
+  bool shut = false;              // nobody may use it, as nobody knows whom to keep out
+  uint32_t to_end = 0;            // of what is in flight: whose hosts may not have it executed any more
+  Event* rights_ended = nullptr;  // who has changed the reservation waits for these
 };
 
 // A subsystem on one reactor. Changed there alone.
@@ -114,6 +121,11 @@ class IoPort final : private observe::InFlightSource {
   void AbandonWaiting(IoQueue& queue, const std::function<void(IoCommand&)>& abandon);
   // Its commands that wait within the storage's pipeline, for limits or for space, end as soon as they can.
   void AbortQueued(const IoQueue& queue);
+  // The namespace's commands that its reservation does not allow their hosts, and all of the hosts of `also`, have to end: they count in its
+  // `to_end` until they have.
+  void EndForbidden(NamespacePort& space, std::span<const nvme::fabrics::Uuid> also);
+  // What waits of them within the storage's pipeline ends as soon as it can; what comes to wait there later wants this again.
+  void AbortForbidden(NamespacePort& space);
   WriteOrder& order() { return order_; }
 
   // ---- What is in the storage, and what is counted
@@ -137,6 +149,7 @@ class IoPort final : private observe::InFlightSource {
   // What has come back goes to who waits for it, at the reactor's next turn.
   void ServeLater();
   void ServeWaiting();
+  void LeaveStorage(IoCommand& command);
   bool any_in_flight() const override { return in_storage_ > 0; }
   void VisitInFlight(observe::InFlightVisitor& visitor) override;
 

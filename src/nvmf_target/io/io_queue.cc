@@ -16,12 +16,12 @@ using nvme::tcp::TargetCommand;
 
 namespace {
 
-constexpr Status kInvalidFabricsCommand{0x4001};  // Invalid Command Opcode
-constexpr uint32_t kNoNamespace = UINT32_MAX;     // an identifier that none has
+constexpr uint32_t kNoNamespace = UINT32_MAX;  // an identifier that none has
 
 block::Op OpOf(IoPlan::Kind kind) {
   switch (kind) {
     case IoPlan::Kind::kRead:
+    case IoPlan::Kind::kReservationReport:
       return block::Op::kRead;
     case IoPlan::Kind::kWrite:
       return block::Op::kWrite;
@@ -30,6 +30,7 @@ block::Op OpOf(IoPlan::Kind kind) {
     case IoPlan::Kind::kDiscard:
       return block::Op::kDiscard;
     case IoPlan::Kind::kFlush:
+    case IoPlan::Kind::kReservationChange:
     case IoPlan::Kind::kNothing:
       break;
   }
@@ -123,13 +124,17 @@ void IoQueue::Run(TargetCommand& of_target) {
   if (command.in_capsule && !plan.to_target) [[unlikely]]
     return connection_->Answer(command, kSglTypeInvalid);
   Plan(command, plan);
-  const bool needs_buffer = command.data.empty() && (plan.kind == IoPlan::Kind::kRead || plan.to_target);
+  if (command.for_control && parts_.on_reservation == nullptr) [[unlikely]]
+    return connection_->Answer(command, kInvalidOpcode);
+  const bool needs_buffer = command.data.empty() && (command.op == block::Op::kRead || plan.to_target);
   if (!needs_buffer) return Submit(command);
   if (parts_.port.TakeBuffer(command)) GoOn(command);
 }
 
 void IoQueue::Plan(IoCommand& command, const IoPlan& plan) {
   command.op = OpOf(plan.kind);
+  command.for_control =
+      plan.kind == IoPlan::Kind::kReservationChange || plan.kind == IoPlan::Kind::kReservationReport;
   command.column = observe::ColumnOf(command.op);
   command.fua = plan.fua;
   command.may_unmap = plan.may_unmap;
@@ -199,19 +204,33 @@ bool IoQueue::EndIfExpired() {
 void IoQueue::AnswerFabrics(IoCommand& command) {
   const bool disconnects = (command.entry.nsid & 0xffU) == static_cast<uint32_t>(FabricsType::kDisconnect);
   disconnecting_ = disconnects;
-  connection_->Answer(command, disconnects ? kSuccess : kInvalidFabricsCommand);
+  connection_->Answer(command, disconnects ? kSuccess : kInvalidOpcode);
 }
 
 // ---- To the storage and back
 
-void IoQueue::Submit(IoCommand& command) {
+Status IoQueue::WhyNotExecuted(const IoCommand& command, const NamespacePort* space) const {
   // As in RunIfSameNamespace, while the data came.
-  NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
   if (space == nullptr || space->epoch != command.epoch) [[unlikely]]
-    return connection_->Answer(command, kInvalidNamespace);
+    return kInvalidNamespace;
   // Nor may the subsystem be served any more.
   if (parts_.subsystem.path_status != 0 && !was_handed_over_) [[unlikely]]
-    return connection_->Answer(command, Status(parts_.subsystem.path_status));
+    return Status(parts_.subsystem.path_status);
+  if (space->reservation == nullptr) [[likely]]
+    return kSuccess;
+  // Hosts keep their requests then, as on any path that is not to be used for a while.
+  if (space->shut) return Status(nvme::target::PathStatusOf(nvme::fabrics::AnaState::kInaccessible));
+  const bool may =
+      command.for_control || MayExecute(*space->reservation, parts_.host_id, AccessOf(command.op));
+  return may ? kSuccess : kReservationConflict;
+}
+
+void IoQueue::Submit(IoCommand& command) {
+  NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
+  if (const Status refusal = WhyNotExecuted(command, space); !refusal.ok()) [[unlikely]]
+    return connection_->Answer(command, refusal);
+  if (command.for_control) [[unlikely]]
+    return CallControl(command);
   if (ChangesData(command.op)) {
     command.range = {command.offset_bytes, command.range_end_bytes};
     if (command.op == block::Op::kDiscard) command.range = RangeOf(command, space->channel->geometry());
@@ -222,9 +241,14 @@ void IoQueue::Submit(IoCommand& command) {
 
 void IoQueue::GoOnAfterOlder(IoCommand& command) {
   parts_.stream->Wake();
-  if (EndIfExpired()) return connection_->Answer(command, kTransientError);
   NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
   CLEAT_CHECK(space != nullptr && space->epoch == command.epoch);  // else it was abandoned
+  const Status refusal = EndIfExpired() ? kTransientError : WhyNotExecuted(command, space);
+  if (!refusal.ok()) {
+    parts_.port.order().Drop(command, *space);
+    connection_->Answer(command, refusal);
+    return TellIfQuiet();
+  }
   ToStorage(command, *space);
   if (settles_) parts_.port.AbortQueued(*this);  // Settle has not met it there
 }
@@ -282,6 +306,10 @@ bool IoQueue::NextRange(IoCommand& command, Status& refusal) {
     refusal = kInvalidNamespace;
     return false;
   }
+  if (command.must_end) {
+    refusal = kReservationConflict;
+    return false;
+  }
   // Nor of one that goes to another process, which does all of it again.
   if (settles_) {
     command.status = block::IoStatus::kAborted;
@@ -330,12 +358,41 @@ void IoQueue::RangeDone(block::Request& request, const block::Frame& frame) {
 }
 
 void IoQueue::Finish(IoCommand& command, Status status) {
+  const bool was_ended =
+      command.status == block::IoStatus::kAborted || command.status == block::IoStatus::kNoSpace;
+  if (command.must_end && was_ended) [[unlikely]]
+    status = kReservationConflict;
   if (settles_) [[unlikely]]
     return FinishStopping(command, status);
   parts_.port.Done(command);
   const uint32_t data_bytes = command.op == block::Op::kRead && status.ok() ? command.data_bytes : 0;
   parts_.stream->Wake();
   connection_->Answer(command, status, 0, data_bytes);  // the command, and the queue with it, may be gone now
+}
+
+// ---- Reservations
+
+void IoQueue::CallControl(IoCommand& command) {
+  ReservationCall call{.nsid = command.entry.nsid, .host_id = parts_.host_id, .entry = command.entry};
+  if (command.op != block::Op::kRead) {
+    call.data.resize(command.data_bytes);
+    block::Gather(command.data, 0, call.data.data(), call.data.size());
+  }
+  // The command keeps the queue from being drained, and so its association.
+  call.answer = [self = shared_from_this(), &command](nvme::target::Answer answer) {
+    self->Post([self, &command, answer = std::move(answer)] { self->AnswerReservation(command, answer); });
+  };
+  parts_.control.PostCall(
+      [self = shared_from_this(), call = std::move(call)] { self->parts_.on_reservation(call); });
+}
+
+void IoQueue::AnswerReservation(IoCommand& command, const nvme::target::Answer& answer) {
+  const auto bytes = static_cast<uint32_t>(answer.data.size());
+  CLEAT_CHECK(bytes == 0 || (command.op == block::Op::kRead && bytes <= command.data_bytes));
+  if (bytes > 0) block::Scatter(answer.data.data(), bytes, command.data, 0);
+  parts_.stream->Wake();
+  connection_->Answer(command, Status(answer.status), 0, bytes);
+  TellIfQuiet();
 }
 
 // ---- The end
@@ -366,7 +423,7 @@ const block::FrontEnd& IoQueue::FrontEnd() {
   class Queues final : public block::FrontEnd {
     bool MayWait(const block::Request& request) const override {
       const IoQueue& queue = *static_cast<const IoQueue*>(request.top().layer);
-      return !queue.ended() && !queue.settles();
+      return !queue.ended() && !queue.settles() && !static_cast<const IoCommand&>(request).must_end;
     }
   };
   static const Queues queues;
@@ -420,7 +477,8 @@ void IoQueue::EndBypass() {
 // only once.
 void IoQueue::FinishStopping(IoCommand& command, Status status) {
   const bool had_no_space = command.status == block::IoStatus::kNoSpace && command.op != block::Op::kFlush;
-  const bool undone = !connection_->ended() && (command.status == block::IoStatus::kAborted || had_no_space);
+  const bool undone = !connection_->ended() && !command.must_end &&
+                      (command.status == block::IoStatus::kAborted || had_no_space);
   if (!undone) {
     parts_.port.Done(command);
     const uint32_t data_bytes = command.op == block::Op::kRead && status.ok() ? command.data_bytes : 0;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "nvme/target/controller.h"
 #include "nvme/tcp_target/target_connection.h"
 #include "nvmf_target/hand_over/saved_association.h"
 #include "nvmf_target/io/io_command.h"
@@ -23,6 +24,16 @@
 #include "nvmf_target/socket/target_stream.h"
 
 namespace cleat::nvmf_target {
+
+// A command of a host that changes or reports a reservation, on its way to the control reactor.
+struct ReservationCall {
+  uint32_t nsid = 0;
+  nvme::fabrics::Uuid host_id{};
+  nvme::fabrics::SubmissionEntry entry;
+  std::vector<uint8_t> data = {};  // that it has brought along
+  // Once, on the control reactor.
+  std::function<void(nvme::target::Answer)> answer = nullptr;
+};
 
 class IoQueue final : public std::enable_shared_from_this<IoQueue>,
                       private nvme::tcp::TargetConnectionOwner,
@@ -37,9 +48,12 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
     StreamTuning tuning;
     std::string name;                   // for messages
     const void* association = nullptr;  // whose queue it is: another one for each that is there at a time
+    nvme::fabrics::Uuid host_id{};      // by which reservations know its host
     // Until when commands are executed, on the clock of all reactors: moved on by each sign of life of the association.
     std::shared_ptr<const std::atomic<uint64_t>> deadline_ns;
     std::function<void(Error)> on_drained;  // with why it has ended
+    // Executes a command of reservations, on the control reactor; not called there after on_drained. nullptr: there are no reservations.
+    std::function<void(ReservationCall)> on_reservation = nullptr;
     std::vector<nvme::tcp::SavedCommand> commands =
         {};  // of a connection that another process had; none is kHold
   };
@@ -80,6 +94,7 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   // The command, which was waiting, has no namespace any more.
   void NamespaceGone(IoCommand& command);
   const void* association() const { return parts_.association; }
+  const nvme::fabrics::Uuid& host_id() const { return parts_.host_id; }
   // Of its commands, in the port's pool for reads and data that is asked for.
   uint64_t& data_bytes() { return data_bytes_; }
   bool ended() const { return connection_->ended(); }
@@ -112,6 +127,9 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   void Plan(IoCommand& command, const IoPlan& plan);
   void GoOn(IoCommand& command);
   void Submit(IoCommand& command);
+  nvme::Status WhyNotExecuted(const IoCommand& command, const NamespacePort* space) const;
+  void CallControl(IoCommand& command);
+  void AnswerReservation(IoCommand& command, const nvme::target::Answer& answer);
   void ToStorage(IoCommand& command, NamespacePort& space);
   void SubmitTransfer(IoCommand& command, NamespacePort& space);
   void ContinueRanges(IoCommand& command);

@@ -28,6 +28,12 @@ bool WriteOrder::Holds(IoCommand& command, NamespacePort& space) {
   return true;
 }
 
+void WriteOrder::Drop(IoCommand& command, NamespacePort& space) {
+  CLEAT_CHECK(command.is_told && command.held_at == nullptr);
+  command.is_told = false;
+  space.older->Remove(command.told);
+}
+
 void WriteOrder::TakeOut(IoCommand& command) {
   command.ordered.Unlink();
   command.held_at->older->CountHeld(-1);

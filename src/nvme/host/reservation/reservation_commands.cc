@@ -9,11 +9,12 @@
 namespace cleat::nvme::host {
 namespace {
 
-template <typename Number>
-Number At(std::span<const uint8_t> data, size_t offset) {
-  Number number;
-  std::memcpy(&number, data.data() + offset, sizeof(number));
-  return number;
+// `data` is long enough.
+template <typename Data>
+Data From(std::span<const uint8_t> data) {
+  Data from;
+  std::memcpy(&from, data.data(), sizeof(from));
+  return from;
 }
 
 Error Damage(const std::string& who, std::string_view what) {
@@ -23,19 +24,18 @@ Error Damage(const std::string& who, std::string_view what) {
 // The report's header. The registrants that it announces have to be there.
 cleat::Status ParseHeader(std::span<const uint8_t> data, ReservationReport& report, size_t& entries,
                           const std::string& who) {
-  constexpr size_t kGeneration = 0, kType = 4, kRegistered = 5, kPersistent = 9;
   if (data.size() < kReportHeaderBytes)
     return Damage(who, fmt::format("has {} bytes, its header alone has {}", data.size(), kReportHeaderBytes));
-  report.generation = At<uint32_t>(data, kGeneration);
-  const auto type = At<uint8_t>(data, kType);
-  if (type > static_cast<uint8_t>(ReservationType::kExclusiveAccessAll))
-    return Damage(who, fmt::format("has a reservation of type {} (RTYPE), which there is not", type));
-  report.type = static_cast<ReservationType>(type);
-  const auto persistent = At<uint8_t>(data, kPersistent);
-  if (persistent > 1)
-    return Damage(who, fmt::format("has {} for what a power loss leaves (PTPLS), 0 or 1 may be", persistent));
-  report.persistent = persistent == 1;
-  entries = At<uint16_t>(data, kRegistered);
+  const auto header = From<fabrics::ReservationReportHeader>(data);
+  report.generation = header.generation;
+  if (header.type > static_cast<uint8_t>(ReservationType::kExclusiveAccessAll))
+    return Damage(who, fmt::format("has a reservation of type {} (RTYPE), which there is not", header.type));
+  report.type = static_cast<ReservationType>(header.type);
+  if (header.persists > 1)
+    return Damage(who,
+                  fmt::format("has {} for what a power loss leaves (PTPLS), 0 or 1 may be", header.persists));
+  report.persistent = header.persists == 1;
+  entries = header.entries[0] | size_t{header.entries[1]} << 8;
   if (entries > kRegistrantsMax) {
     return Error(ErrorCode::kResourceExhausted,
                  fmt::format("{}: the namespace has {} registrants (REGCTL), Cleat reads {}: remove those of "
@@ -52,11 +52,8 @@ cleat::Status ParseHeader(std::span<const uint8_t> data, ReservationReport& repo
 
 // An entry. A host that is associated with several controllers has an entry for each of them, all with its key.
 cleat::Status ParseEntry(std::span<const uint8_t> entry, ReservationReport& report, const std::string& who) {
-  constexpr size_t kStatus = 2, kKey = 8, kHostId = 16;
-  Registrant registrant;
-  registrant.holder = (At<uint8_t>(entry, kStatus) & 1U) != 0;
-  registrant.key = At<uint64_t>(entry, kKey);
-  std::memcpy(registrant.host_id.data(), entry.data() + kHostId, registrant.host_id.size());
+  const auto from = From<fabrics::ReservationReportEntry>(entry);
+  const Registrant registrant{.host_id = from.host_id, .key = from.key, .holder = (from.status & 1U) != 0};
   const std::string host = fabrics::TextOfUuid(registrant.host_id);
   if (registrant.key == 0)
     return Damage(who, fmt::format("has host {} with key 0 (RKEY), which nobody can register", host));

@@ -17,43 +17,24 @@
 #include "nvme/command.h"
 #include "nvme/fabrics/identify.h"
 #include "nvme/fabrics/names.h"
+#include "nvme/fabrics/reservations/reservations.h"
 #include "nvme/identify.h"
 
 namespace cleat::nvme::host {
 
-enum class ReservationType : uint8_t {  // RTYPE
-  kNone = 0,
-  kWriteExclusive = 1,
-  kExclusiveAccess = 2,
-  kWriteExclusiveRegistrants = 3,
-  kExclusiveAccessRegistrants = 4,
-  kWriteExclusiveAll = 5,  // all registrants write, and all others only read
-  kExclusiveAccessAll = 6,
-};
+using fabrics::AcquireAction;
+using fabrics::AcquireData;
+using fabrics::PowerLoss;
+using fabrics::RegisterAction;
+using fabrics::RegisterData;
+using fabrics::ReleaseAction;
+using fabrics::ReleaseData;
+using fabrics::ReservationType;
+
 // "Write Exclusive - All Registrants"; "no" for kNone.
 std::string_view NameOf(ReservationType type);
 
-enum class RegisterAction : uint8_t { kRegister = 0, kUnregister = 1, kReplace = 2 };     // RREGA
-enum class AcquireAction : uint8_t { kAcquire = 0, kPreempt = 1, kPreemptAndAbort = 2 };  // RACQA
-enum class ReleaseAction : uint8_t { kRelease = 0, kClear = 1 };                          // RRELA
-enum class PowerLoss : uint8_t { kAsItIs = 0, kForget = 2, kPersist = 3 };                // CPTPL
-enum class ExistingKey : uint8_t { kHasToFit, kIgnored };                                 // IEKEY
-
-// The data that goes to the target.
-struct RegisterData {
-  uint64_t current_key = 0;  // CRKEY
-  uint64_t new_key = 0;      // NRKEY, not 0
-};
-static_assert(sizeof(RegisterData) == 16);
-struct AcquireData {
-  uint64_t current_key = 0;    // CRKEY
-  uint64_t preempted_key = 0;  // PRKEY; 0 with a type for all registrants: everybody else
-};
-static_assert(sizeof(AcquireData) == 16);
-struct ReleaseData {
-  uint64_t current_key = 0;  // CRKEY
-};
-static_assert(sizeof(ReleaseData) == 8);
+enum class ExistingKey : uint8_t { kHasToFit, kIgnored };  // IEKEY
 
 constexpr Command ReservationRegister(uint32_t nsid, RegisterAction action, ExistingKey existing,
                                       PowerLoss power_loss) {
@@ -85,8 +66,8 @@ constexpr Command ReservationReportOf(uint32_t nsid, uint32_t bytes) {
 
 // The room for a report: what each controller may transfer (MDTS is 8 KiB at least).
 inline constexpr uint32_t kReportBytes = 8192;
-inline constexpr uint32_t kReportHeaderBytes = 64;
-inline constexpr uint32_t kReportEntryBytes = 64;
+inline constexpr uint32_t kReportHeaderBytes = sizeof(fabrics::ReservationReportHeader);
+inline constexpr uint32_t kReportEntryBytes = sizeof(fabrics::ReservationReportEntry);
 inline constexpr uint32_t kRegistrantsMax = (kReportBytes - kReportHeaderBytes) / kReportEntryBytes;
 
 struct Registrant {
