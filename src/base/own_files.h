@@ -20,6 +20,8 @@ class OwnFiles {
   static constexpr const char* kStoreName = "cleat.db";
   // SQLite's application_id of a store's file ("Clea"), which tells it from other programs' databases.
   static constexpr uint64_t kStoreApplicationId = 0x436c6561;
+  // The folder in the state directory that has the reservations of exported namespaces, which engines write.
+  static constexpr const char* kReservationsName = "reservations";
 
   explicit OwnFiles(const std::string& state_dir);
 

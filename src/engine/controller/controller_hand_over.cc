@@ -108,6 +108,7 @@ Task<Status> Controller::Take(const HandOver& hand_over, UniqueFd connections) {
     // No engine yields what another host is to have; an older one may have left the mark of a migration that is over.
     targets_[used.target]->disk->StayHere();
   }
+  co_await guest_device_->Acquired();
   taken = guest_device_->Serve(std::move(connections));
   if (!taken) {
     co_await ReleaseAll();

@@ -9,6 +9,10 @@
 
 namespace cleat::engine {
 
+Task<void> GuestDevice::Acquired() {
+  co_return;
+}
+
 Task<void> GuestDevice::AwaitHosts() {
   co_return;
 }

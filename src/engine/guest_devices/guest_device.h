@@ -36,6 +36,8 @@ class GuestDevice {
 
   // Before the first disk, or behind Yield.
   virtual void StandBy() = 0;
+  // What another process had of the disks is this one's now, and it serves them next: what that one has left of them is read.
+  virtual Task<void> Acquired();
   // The disks that belong to the controller are there. `connections`: what Yield gave in the engine that served it before, or invalid; its
   // hosts go on, or, where it can't be used, connect again. The same again is OK; an error changes nothing, and closes it.
   virtual Status Serve(UniqueFd connections) = 0;

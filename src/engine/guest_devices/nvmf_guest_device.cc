@@ -146,6 +146,12 @@ std::optional<vhost::EndpointStatus> NvmfGuestDevice::status() const {
   if (of_target.held_writes > 0)
     status.message +=
         fmt::format("; {} write(s) wait for older ones of paths that have ended", of_target.held_writes);
+  if (of_target.reserved > 0)
+    status.message += fmt::format("; {} disk(s) are reserved by hosts", of_target.reserved);
+  if (of_target.shut > 0)
+    status.message +=
+        fmt::format("; nobody may use {} disk(s), as their reservations can't be read: see the engine's log",
+                    of_target.shut);
   return status;
 }
 

@@ -29,6 +29,7 @@ class NvmfGuestDevice final : public GuestDevice {
   uint32_t targets() const override { return kNamespacesMax; }
   // Where it can't listen yet, it tries again.
   void StandBy() override;
+  Task<void> Acquired() override { return target_.LoadReservations(nqn()); }
   Status Serve(UniqueFd connections) override;
   // Hosts whose connections can't be handed over lose them, and come back to who serves it then.
   Task<Result<UniqueFd>> Yield(uint64_t deadline_ns) override;

@@ -19,7 +19,12 @@ using nvmf_target::SavedQueue;
 using PbAssociation = Cleat__Engine__V1__HostAssociation;
 using PbQueue = Cleat__Engine__V1__HostQueue;
 using PbCommand = Cleat__Engine__V1__HostCommand;
+using PbResets = Cleat__Engine__V1__HostResets;
+using PbReset = Cleat__Engine__V1__HostReset;
 using PbFeature = Cleat__Engine__V1__HostFeature;
+using PbReservations = Cleat__Engine__V1__HostReservations;
+using PbNotice = Cleat__Engine__V1__HostReservationNotice;
+using PbMask = Cleat__Engine__V1__HostReservationMask;
 using PbNext = Cleat__Engine__V1__HostCommandNext;
 
 // protobuf-c reads from it and never writes.
@@ -73,16 +78,45 @@ class Packer {
     }
     CLEAT_PB_SET(out, events_pending, pending);
     CLEAT_PB_SET(out, events_unread, unread);
+    out.resets = AddResets(controller);
     const auto number = [](uint32_t value) { return value; };
     std::tie(out.changed_namespaces, out.n_changed_namespaces) =
         AddEach<uint32_t>(controller.changed_namespaces, number);
     std::tie(out.event_requests, out.n_event_requests) = AddEach<uint32_t>(controller.event_requests, number);
+    out.reservations = AddReservations(controller);
     std::tie(out.queues, out.n_queues) =
         AddEach<PbQueue*>(association.queues, [this](const SavedQueue& queue) { return Add(queue); });
     return &out;
   }
 
  private:
+  // nullptr: there is nothing to say.
+  PbReservations* AddReservations(const SavedController& controller) {
+    const SavedController::Event& event = controller.reservation_event;
+    if (controller.reservation_notices.empty() && controller.reservation_notices_count == 0 &&
+        controller.reservation_masks.empty() && !event.pending && !event.unread)
+      return nullptr;
+    PbReservations& out = NewMessage(memory_, cleat__engine__v1__host_reservations__init);
+    std::tie(out.notices, out.n_notices) =
+        AddEach<PbNotice*>(controller.reservation_notices, [this](const nvme::target::SavedNotice& notice) {
+          PbNotice& told = NewMessage(memory_, cleat__engine__v1__host_reservation_notice__init);
+          CLEAT_PB_SET(told, nsid, notice.nsid);
+          CLEAT_PB_SET(told, type, notice.type);
+          return &told;
+        });
+    CLEAT_PB_SET(out, notices_count, controller.reservation_notices_count);
+    std::tie(out.masks, out.n_masks) =
+        AddEach<PbMask*>(controller.reservation_masks, [this](const auto& mask) {
+          PbMask& told = NewMessage(memory_, cleat__engine__v1__host_reservation_mask__init);
+          CLEAT_PB_SET(told, nsid, mask.first);
+          CLEAT_PB_SET(told, mask, mask.second);
+          return &told;
+        });
+    CLEAT_PB_SET(out, event_pending, event.pending ? 1 : 0);
+    CLEAT_PB_SET(out, event_unread, event.unread ? 1 : 0);
+    return &out;
+  }
+
   PbQueue* Add(const SavedQueue& queue) {
     const nvme::tcp::SavedConnection& connection = queue.connection;
     PbQueue& out = NewMessage(memory_, cleat__engine__v1__host_queue__init);
@@ -99,6 +133,24 @@ class Packer {
     CLEAT_PB_SET(out, unsent, PbBytesOf(connection.unsent));
     std::tie(out.commands, out.n_commands) = AddEach<PbCommand*>(
         connection.commands, [this](const SavedCommand& command) { return Add(command); });
+    return &out;
+  }
+
+  PbResets* AddResets(const SavedController& controller) {
+    PbResets& out = NewMessage(memory_, cleat__engine__v1__host_resets__init);
+    CLEAT_PB_SET(out, uniquifier, controller.uniquifier);
+    CLEAT_PB_SET(out, random, controller.random);
+    CLEAT_PB_SET(out, events_enabled, controller.reset_events_enabled ? 1 : 0);
+    CLEAT_PB_SET(out, event_pending, controller.reset_event.pending ? 1 : 0);
+    CLEAT_PB_SET(out, event_unread, controller.reset_event.unread ? 1 : 0);
+    std::tie(out.resets, out.n_resets) =
+        AddEach<PbReset*>(controller.resets, [this](const nvme::target::SavedReset& reset) {
+          PbReset& told = NewMessage(memory_, cleat__engine__v1__host_reset__init);
+          CLEAT_PB_SET(told, controller_id, reset.controller_id);
+          CLEAT_PB_SET(told, uniquifier, reset.uniquifier);
+          CLEAT_PB_SET(told, state, static_cast<uint32_t>(reset.state));
+          return &told;
+        });
     return &out;
   }
 

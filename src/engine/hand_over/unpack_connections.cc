@@ -9,6 +9,9 @@
 
 #include "engine/hand_over/host_connections.h"
 #include "engine/protocol/codec_structs.h"
+#include "nvme/target/cross_reset/reset_log.h"
+#include "nvme/target/limits.h"
+#include "nvme/target/reservations/reservation_notices.h"
 
 namespace cleat::engine {
 namespace {
@@ -21,8 +24,10 @@ using nvmf_target::SavedQueue;
 
 using PbConnections = Cleat__Engine__V1__HostConnections;
 using PbAssociation = Cleat__Engine__V1__HostAssociation;
+using PbReservations = Cleat__Engine__V1__HostReservations;
 using PbQueue = Cleat__Engine__V1__HostQueue;
 using PbCommand = Cleat__Engine__V1__HostCommand;
+using PbResets = Cleat__Engine__V1__HostResets;
 
 // Short messages can ask for far more memory than they have bytes, and so protobuf-c gets no more than this.
 class LimitedMemory {
@@ -42,6 +47,11 @@ class LimitedMemory {
   size_t left_ = kBytesMax;
   ProtobufCAllocator allocator_{&Allocate, &Free, this};
 };
+
+Result<uint8_t> Uint8Of(uint32_t value, const char* field) {
+  if (value <= std::numeric_limits<uint8_t>::max()) return static_cast<uint8_t>(value);
+  return Malformed(std::string(field) + " is " + std::to_string(value));
+}
 
 Result<uint16_t> Uint16Of(uint32_t value, const char* field) {
   if (value <= std::numeric_limits<uint16_t>::max()) return static_cast<uint16_t>(value);
@@ -129,6 +139,49 @@ Status TakeEvents(const PbAssociation& in, SavedController& controller) {
   return Ok{};
 }
 
+// Whether a controller can have these is for the target to say.
+Status TakeResets(const PbResets& in, SavedController& controller) {
+  CLEAT_ASSIGN(controller.uniquifier, Uint8Of(in.uniquifier, "host_resets.uniquifier"));
+  controller.random = in.random;
+  controller.reset_events_enabled = in.events_enabled != 0;
+  controller.reset_event = {.pending = in.event_pending != 0, .unread = in.event_unread != 0};
+  if (in.n_resets > nvme::target::kResetsMax)
+    return Malformed("host_resets.resets has " + std::to_string(in.n_resets) + ": at most " +
+                     std::to_string(nvme::target::kResetsMax) + " are taken");
+  for (const auto* const told : std::span(in.resets, in.n_resets)) {
+    nvme::target::SavedReset reset;
+    CLEAT_ASSIGN(reset.controller_id, Uint16Of(told->controller_id, "host_reset.controller_id"));
+    CLEAT_ASSIGN(reset.uniquifier, Uint8Of(told->uniquifier, "host_reset.uniquifier"));
+    CLEAT_ASSIGN(const uint8_t state, Uint8Of(told->state, "host_reset.state"));
+    reset.state = static_cast<nvme::target::SavedReset::State>(state);
+    controller.resets.push_back(reset);
+  }
+  return Ok{};
+}
+
+// Whether there are such namespaces and notices is for the target to say.
+Status TakeReservations(const PbReservations& in, SavedController& controller) {
+  if (in.n_notices > nvme::target::kReservationNoticesMax)
+    return Malformed("host_reservations.notices has " + std::to_string(in.n_notices) + ": at most " +
+                     std::to_string(nvme::target::kReservationNoticesMax) + " are taken");
+  for (const auto* const notice : std::span(in.notices, in.n_notices)) {
+    if (notice->type > std::numeric_limits<uint8_t>::max())
+      return Malformed("host_reservation_notice.type is " + std::to_string(notice->type));
+    controller.reservation_notices.push_back(
+        {.nsid = notice->nsid, .type = static_cast<uint8_t>(notice->type)});
+  }
+  controller.reservation_notices_count = in.notices_count;
+  if (in.n_masks > nvme::target::kNamespacesMax)
+    return Malformed("host_reservations.masks has " + std::to_string(in.n_masks) + ": at most " +
+                     std::to_string(nvme::target::kNamespacesMax) + " are taken");
+  for (const auto* const mask : std::span(in.masks, in.n_masks)) {
+    if (!controller.reservation_masks.emplace(mask->nsid, mask->mask).second)
+      return Malformed("host_reservations.masks has namespace " + std::to_string(mask->nsid) + " twice");
+  }
+  controller.reservation_event = {.pending = in.event_pending != 0, .unread = in.event_unread != 0};
+  return Ok{};
+}
+
 Result<SavedController> SavedControllerOf(const PbAssociation& in) {
   SavedController controller;
   CLEAT_ASSIGN(controller.id, Uint16Of(in.controller_id, "host_association.controller_id"));
@@ -147,6 +200,8 @@ Result<SavedController> SavedControllerOf(const PbAssociation& in) {
   for (const auto* const feature : std::span(in.features, in.n_features))
     controller.features[feature->id] = feature->value;
   CLEAT_TRY(TakeEvents(in, controller));
+  if (in.resets != nullptr) CLEAT_TRY(TakeResets(*in.resets, controller));
+  if (in.reservations != nullptr) CLEAT_TRY(TakeReservations(*in.reservations, controller));
   return controller;
 }
 

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/notify.h"
+#include "base/own_files.h"
 #include "base/paths.h"
 #include "base/scheduling.h"
 #include "base/version.h"
@@ -26,6 +27,7 @@
 #include "engine/link/command_link.h"
 #include "engine/process/io_reactors.h"
 #include "engine/process/watchdog.h"
+#include "engine/stores/reservation_files.h"
 #include "keys/kek_file.h"
 #include "keys/keyring.h"
 #include "nvmf/login/login_line.h"
@@ -42,6 +44,8 @@ namespace {
 // not wait for it, so that has a pool of its own.
 constexpr uint32_t kStorageThreadsMax = 64;
 constexpr uint32_t kMappingThreadsMax = 4;
+// Of reservations: hosts can have as much stored as they like, and disks are not to wait for that.
+constexpr uint32_t kStoringThreadsMax = 4;
 // Of other engines' counters, which nobody waits for but cleatd.
 constexpr uint32_t kReadingThreadsMax = 1;
 // Of queues that log in, all at once after a switch's restart: they wait for one another, and leave the other processors alone.
@@ -148,6 +152,17 @@ std::string StateDir(const Settings& settings) {
   return (std::filesystem::absolute(folder) / "").lexically_normal().parent_path();
 }
 
+// Without one, no reservation ends with a loss of power, which is the safe side.
+std::string BootId() {
+  auto id = ReservationFiles::BootId();
+  if (id) return std::move(id).value();
+  spdlog::warn(
+      "reservations: this start of the machine has no name: {}; those that end with a loss of power are kept "
+      "over it",
+      id.error().message);
+  return {};
+}
+
 std::string FolderOfSocket(const std::string& path) {
   return std::filesystem::path(path).parent_path();
 }
@@ -184,6 +199,7 @@ class Process {
   ProcessParts parts_;
   Reactor& control_ = *parts_.control;
   BlockingPool storage_{kStorageThreadsMax};
+  BlockingPool storing_{kStoringThreadsMax};
   BlockingPool mapping_{kMappingThreadsMax};
   BlockingPool reading_{kReadingThreadsMax};
   nvmf::LoginLine arithmetic_{kArithmeticThreadsMax};
@@ -199,7 +215,9 @@ class Process {
       paths_,    settings_.kernel_tls};
   vhost::SocketEndpointFactory endpoints_{control_, mapping_, *parts_.library, &paths_};
   EarlierEngines earlier_{parts_.io->lifetime(), reading_};
-  nvmf_target::TargetService target_{control_, &descriptors_};
+  ReservationFiles reservations_{StateDir(settings_) + "/" + OwnFiles::kReservationsName, storage_, storing_,
+                                 BootId()};
+  nvmf_target::TargetService target_{control_, &descriptors_, {}, {}, &reservations_};
   Engine engine_{Engine::Parts{control_, parts_.io->reactors(), disks_, endpoints_, memories_, groups_,
                                clusters_, &parts_.io->counters(), &reading_, &descriptors_, &earlier_,
                                [this](DiscoverySpec discovery, DiscoverySeen seen, CancelToken& cancel) {
