@@ -242,12 +242,21 @@ Result<v1::DetachDiskResponse> Attachments::Detach(const v1::DetachDiskRequest& 
   if (entry == nullptr || entry->row.deleting) return v1::DetachDiskResponse();
   CLEAT_TRY(CheckEtag(request.name(), request.etag(), entry->row.intent_revision));
   if (core_.tables.controllers.At(ids.controller).row.engine.empty()) {
-    CLEAT_TRY(Erase(ids, names));
+    CLEAT_TRY(EraseUnplaced(ids, names));
   } else {
     CLEAT_TRY(MakeTombstone(ids, names));
   }
   spdlog::info("{}: detach requested", request.name());
   return v1::DetachDiskResponse();
+}
+
+// Of a controller that no engine has. An engine that is forgotten may have left a reservation; it goes before the mutex does, so that nobody can
+// attach the disk there anew before.
+Status Attachments::EraseUnplaced(const AttachmentIds& ids, const WriteNames& names) {
+  const auto namespace_uuid = NamespaceOf(ids);
+  CLEAT_TRY(Erase(ids, names));
+  if (namespace_uuid) RemoveReservation(ids, *namespace_uuid);
+  return Ok{};
 }
 
 Status Attachments::MakeTombstone(const AttachmentIds& ids, const WriteNames& names) {
@@ -292,13 +301,38 @@ void Attachments::SetController(ControllerRow row) {
   core_.publisher.Publish(entry);
 }
 
+// The reservation goes before the row: nobody can attach the disk there anew before, and a cleatd that ends in between does both again.
 Status Attachments::Forget(const std::string& controller_id, const std::string& id) {
+  const AttachmentIds ids{.controller = controller_id, .id = id};
   const StateLock lock(core_.mutex);
+  if (const auto namespace_uuid = NamespaceOf(ids);
+      namespace_uuid && core_.tables.FindAttachment(controller_id, id)->row.deleting) {
+    const StateUnlock unlock(core_.mutex);
+    RemoveReservation(ids, *namespace_uuid);
+  }
   const WriteNames names{.changes = {AttachmentName(controller_id, id), ControllerName(controller_id)}};
   core_.writes.Await(names);
   const AttachmentEntry* entry = core_.tables.FindAttachment(controller_id, id);
   if (entry == nullptr || !entry->row.deleting) return Ok{};
-  return Erase({.controller = controller_id, .id = id}, names);
+  return Erase(ids, names);
+}
+
+// ---- Reservations of exports' namespaces
+
+std::optional<nvme::fabrics::Uuid> Attachments::NamespaceOf(const AttachmentIds& ids) const {
+  const ControllerEntry* const controller = core_.tables.controllers.Find(ids.controller);
+  if (controller == nullptr) return std::nullopt;
+  const auto found = controller->attachments.find(ids.id);
+  return found == controller->attachments.end() ? std::nullopt : core_.view.NamespaceOf(found->second.row);
+}
+
+void Attachments::RemoveReservation(const AttachmentIds& ids,
+                                    const nvme::fabrics::Uuid& namespace_uuid) const {
+  if (const Status status = reservations_.Remove(namespace_uuid); !status.ok())
+    spdlog::warn(
+        "{}: reservation of its hosts not removed: {}; remove the file, or the disk has that reservation "
+        "when it is attached there again",
+        AttachmentName(ids.controller, ids.id), status.error().message);
 }
 
 Status Attachments::Erase(const AttachmentIds& ids, const WriteNames& names) {

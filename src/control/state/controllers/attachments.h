@@ -7,13 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "base/own_files.h"
 #include "base/result.h"
 #include "cleat/v1/cleat.pb.h"
 #include "control/model/intent.h"
 #include "control/model/model.h"
+#include "control/state/controllers/reservation_folder.h"
 #include "control/state/disks/disks.h"
 #include "control/state/publish/state_core.h"
 #include "control/state/settings/cluster_faults.h"
+#include "nvme/fabrics/names.h"
 
 namespace cleat::control {
 
@@ -21,7 +24,11 @@ class Attachments {
  public:
   // All outlive it.
   Attachments(StateCore& core, DiskStorages& storages, Disks& disks, ClusterFaults& cluster_faults)
-      : core_(core), storages_(storages), disks_(disks), cluster_faults_(cluster_faults) {}
+      : core_(core),
+        storages_(storages),
+        disks_(disks),
+        cluster_faults_(cluster_faults),
+        reservations_(core.store.folder() + "/" + OwnFiles::kReservationsName) {}
 
   // From the store, after the disks and the controllers.
   Status Fill(std::vector<AttachmentRow> rows) CLEAT_REQUIRES(holds_state);
@@ -38,7 +45,8 @@ class Attachments {
 
   // ---- The reconciler's reports. Those about things that are gone meanwhile, or aren't that engine's, are ignored.
   void Report(const std::string& engine, const AttachmentKey& key, const AttachmentReport& report);
-  // Removes a tombstone. kUnavailable when the store can't be written: try again.
+  // Removes a tombstone, of which no engine has anything; and first, of an export, the namespace's reservation. kUnavailable when the store can't
+  // be written: try again.
   Status Forget(const std::string& controller_id, const std::string& id);
 
  private:
@@ -60,7 +68,13 @@ class Attachments {
   // An attachment that the store has; shows it to everybody.
   AttachmentEntry& Add(AttachmentRow row, const std::string& disk_id) CLEAT_REQUIRES(holds_state);
 
+  // Of the attachment of that name, which may not be there.
+  std::optional<nvme::fabrics::Uuid> NamespaceOf(const AttachmentIds& ids) const CLEAT_REQUIRES(holds_state);
+  // Without the mutex, but where it is rare.
+  void RemoveReservation(const AttachmentIds& ids, const nvme::fabrics::Uuid& namespace_uuid) const;
+
   // What follows lets go of the mutex meanwhile.
+  Status EraseUnplaced(const AttachmentIds& ids, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   Status MakeTombstone(const AttachmentIds& ids, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   Status Erase(const AttachmentIds& ids, const WriteNames& names) CLEAT_REQUIRES(holds_state);
   // Before the blk controller lets go of the disk: its guest has that one under way. Nothing when the controller knows already.
@@ -84,6 +98,7 @@ class Attachments {
   DiskStorages& storages_;
   Disks& disks_;
   ClusterFaults& cluster_faults_;
+  const ReservationFolder reservations_;
 };
 
 }  // namespace cleat::control

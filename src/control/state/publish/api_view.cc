@@ -229,15 +229,18 @@ v1::Attachment ApiView::Show(const AttachmentEntry& entry) const {
     status.set_state(v1::ATTACHMENT_STATE_NOT_ANSWERING);
     status.set_message(WhyNotAnswering(*engine));
   }
-  if (owner != nullptr && owner->row.spec.has_exported()) {
-    const DiskIdentity disk = IdentityOf(tables_.DiskOf(entry.row).row);
-    status.set_namespace_uuid(nvme::fabrics::TextOfUuid(
-        nvme::fabrics::NamespaceUuidOf(owner->row.spec.exported().nqn(), disk.value())));
-  }
+  if (const auto uuid = NamespaceOf(entry.row)) status.set_namespace_uuid(nvme::fabrics::TextOfUuid(*uuid));
   if (entry.row.deleting) status.set_state(v1::ATTACHMENT_STATE_DETACHING);
   attachment.set_revision(entry.revision);
   attachment.set_etag(EtagOf(entry.row.intent_revision));
   return attachment;
+}
+
+std::optional<nvme::fabrics::Uuid> ApiView::NamespaceOf(const AttachmentRow& row) const {
+  const ControllerEntry* const owner = tables_.controllers.Find(row.controller);
+  if (owner == nullptr || !owner->row.spec.has_exported()) return std::nullopt;
+  const DiskIdentity disk = IdentityOf(tables_.DiskOf(row).row);
+  return nvme::fabrics::NamespaceUuidOf(owner->row.spec.exported().nqn(), disk.value());
 }
 
 v1::Engine ApiView::Show(const EngineEntry& entry) const {

@@ -13,6 +13,7 @@
 #include "control/state/publish/propagation.h"
 #include "control/state/tables/state_lock.h"
 #include "control/state/tables/tables.h"
+#include "nvme/fabrics/names.h"
 
 namespace cleat::control {
 
@@ -39,6 +40,8 @@ class ApiView {
 
   DiskIdentity IdentityOf(const DiskRow& row) const { return DiskIdentity::Of(store_number_, row.revision); }
   std::string UidOf(const DiskRow& row) const;
+  // What an export's hosts know the disk by; nothing of another controller's attachment.
+  std::optional<nvme::fabrics::Uuid> NamespaceOf(const AttachmentRow& row) const CLEAT_REQUIRES(holds_state);
   // The serial number of an export's subsystem, of 20 characters: the same as long as the controller is there, and no other one's.
   std::string SerialOf(const ControllerRow& row) const;
 
