@@ -92,8 +92,10 @@ Task<Result<std::vector<SavedAssociation>>> TargetService::HandOver(std::string 
     changed_.Pulse();
     co_return Error(ErrorCode::kDeadlineExceeded, nqn + ": requests of its hosts are still in the storage");
   }
-  // Whoever has had such a one reset hears of its end in this process: the next one does not know it.
-  while (AnyEnds(nqn)) (void)co_await changed_.Wait();
+  // A controller that was reset by another one ends here, so that its host hears of it: the next process does not know it. What takes too long
+  // counts as failed there.
+  const Deadline deadline(control_, changed_, deadline_ns);
+  while (AnyEnds(nqn) && !deadline.passed()) (void)co_await changed_.Wait();
   std::vector<std::optional<SavedQueue>> saved(queues.size());
   co_await OnEach(queues, [&saved](IoQueue& queue, size_t i) { saved[i] = queue.Save(); });
   std::vector<SavedAssociation> associations = Part(nqn, queues, std::move(saved));
