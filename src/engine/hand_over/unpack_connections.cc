@@ -165,10 +165,8 @@ Status TakeReservations(const PbReservations& in, SavedController& controller) {
     return Malformed("host_reservations.notices has " + std::to_string(in.n_notices) + ": at most " +
                      std::to_string(nvme::target::kReservationNoticesMax) + " are taken");
   for (const auto* const notice : std::span(in.notices, in.n_notices)) {
-    if (notice->type > std::numeric_limits<uint8_t>::max())
-      return Malformed("host_reservation_notice.type is " + std::to_string(notice->type));
-    controller.reservation_notices.push_back(
-        {.nsid = notice->nsid, .type = static_cast<uint8_t>(notice->type)});
+    CLEAT_ASSIGN(const uint8_t type, Uint8Of(notice->type, "host_reservation_notice.type"));
+    controller.reservation_notices.push_back({.nsid = notice->nsid, .type = type});
   }
   controller.reservation_notices_count = in.notices_count;
   if (in.n_masks > nvme::target::kNamespacesMax)
