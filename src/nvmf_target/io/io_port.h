@@ -47,8 +47,8 @@ struct NamespacePort {
   uint32_t in_flight = 0;
   OlderWrites* older = nullptr;  // one for all reactors; outlives what is in flight
   Event* drained = nullptr;      // who removes it waits
-  // Who may do what; nullptr: everybody everything, as no host holds a reservation. What it says is the same on all reactors once the
-  // command that has changed it is answered.
+  // The reservation says which host may do what; nullptr: each may do everything, as none holds one. All reactors have the same once the command
+  // that has changed it is answered.
   std::shared_ptr<const nvme::target::Reservation> reservation;
   bool shut = false;              // nobody may use it, as nobody knows whom to keep out
   uint32_t to_end = 0;            // of what is in flight: whose hosts may not have it executed any more

@@ -32,7 +32,7 @@ class WriteOrder final : private OlderWrites::Waiter {
 
   // Of commands that change data. True: it has to wait, and is kept until IoQueue::GoOnAfterOlder, or until it is abandoned.
   bool Holds(IoCommand& command, NamespacePort& space);
-  // Of one that may go on: it does not, and nobody waits for it.
+  // A held command that may go on does not: no write waits for it any more.
   void Drop(IoCommand& command, NamespacePort& space);
   // A command goes to the storage, and comes back.
   void Began(IoCommand& command);

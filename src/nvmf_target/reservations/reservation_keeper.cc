@@ -85,7 +85,7 @@ void ReservationKeeper::AgainTimer::Fire(Timer& timer) {
   keeper.Begin();
 }
 
-// Of one that is shut whatever is there is in force; of one in doubt only what it can be.
+// While the namespace is shut, whatever is stored comes into force; while a change is in doubt, that change alone may.
 Task<void> ReservationKeeper::ReadAgain() {
   if (!shut_ && !in_doubt_) co_return;
   auto loaded = co_await parts_.store.Load(parts_.uuid);

@@ -33,7 +33,7 @@ namespace cleat::nvmf_target {
 
 class ReservationKeeper {
  public:
-  // Of one host's commands that wait; what comes beyond is told to try again.
+  // Commands of one host that wait at most; more are answered that the host may try again.
   static constexpr size_t kCallsOfOneMax = 16;
   static constexpr uint64_t kLoadAgainNs = kNsPerSecond;
 

@@ -70,7 +70,7 @@ class Attachments {
 
   // Of the attachment of that name, which may not be there.
   std::optional<nvme::fabrics::Uuid> NamespaceOf(const AttachmentIds& ids) const CLEAT_REQUIRES(holds_state);
-  // Without the mutex, but where it is rare.
+  // Blocks on the file system; with the mutex only where no engine has the controller, which is rare.
   void RemoveReservation(const AttachmentIds& ids, const nvme::fabrics::Uuid& namespace_uuid) const;
 
   // What follows lets go of the mutex meanwhile.

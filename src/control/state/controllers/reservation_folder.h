@@ -3,7 +3,7 @@
 // goes with the attachment, so that a disk that is attached there anew begins without a reservation. Files of which no attachment is known stay: a
 // store that is restored may have their attachments again.
 //
-// Any thread; blocks on the file system, so without the state's mutex.
+// Any thread; blocks on the file system.
 #pragma once
 
 #include <string>

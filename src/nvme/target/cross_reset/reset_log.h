@@ -18,9 +18,9 @@ namespace cleat::nvme::target {
 
 // In progress at a time for one controller (CCRL): what TP 8028 recommends, as the authors of Linux' patches say (v4, March 2026).
 inline constexpr uint8_t kResetsInProgressMax = 4;
-// That one controller keeps, with those that the host has not removed yet.
+// Entries that one controller's log has at most, with those that are over and that the host has not removed yet.
 inline constexpr size_t kResetsMax = 64;
-// Of the command's result: the other controller is over already, and has no place in the log (Immediate Reset Successful). Bit 0: by Linux' patches
+// A bit of the command's result: the other controller is over already, and has no place in the log (Immediate Reset Successful). Bit 0: by Linux' patches
 // alone.
 inline constexpr uint64_t kResetIsOver = 1;
 // LSP of Get Log Page: what is over is removed once it is read (RMC). That it is bit 0: by libnvme's order of names alone.
@@ -55,7 +55,7 @@ class ResetLog {
   void Begin(const ControllerInstance& impacted);
   // Nothing of it is left. False: none is in progress.
   bool Finish(const ControllerInstance& impacted);
-  // Those in progress end where nobody sees it from here: the host is not told that it may rely on anything. False: none was in progress.
+  // Resets in progress count as failed, since this process will not see their end: the host must rely on nothing. False: none was in progress.
   bool GiveUp();
 
   std::vector<uint8_t> Bytes() const;

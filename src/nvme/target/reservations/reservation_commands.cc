@@ -198,7 +198,7 @@ ReservationOutcome Change::Preempt(ReservationType type, uint64_t key) {
     Hold(type);
     if (type != now_.type) TellOthers(ReservationNotice::kReservationReleased);
   } else {
-    // Nobody has key 0, which is an error where it could have named a holder.
+    // Key 0 is no registrant's. While a reservation is held, a host that names it is in error.
     if (key == 0 && now_.held()) return InvalidField();
     if (Remove(has_key) == 0) return Conflict();
     SettleHolder();

@@ -17,7 +17,7 @@
 
 namespace cleat::nvme::target {
 
-// That wait for a host; of more the oldest are lost, which the host sees by the number of the next.
+// Notices that wait for a host at most. When there are more, the oldest are lost, which the host sees by the number of the next.
 inline constexpr size_t kReservationNoticesMax = 64;
 inline constexpr size_t kReservationLogBytes = 64;
 // REGPRE, RESREL and RESPRE: a set bit keeps the notices of that number back.
