@@ -73,7 +73,8 @@ TEST(TargetPages, TheControllerIsWhatOurInitiatorReads) {
   EXPECT_EQ(fabrics->keep_alive_granularity_ms, 100U);
   EXPECT_TRUE(fabrics->long_host_ids);
   EXPECT_EQ(fabrics->events_max, kEventRequestsMax);
-  EXPECT_EQ(fabrics->events_supported, fabrics::kEventNamespace | fabrics::kEventAna);
+  EXPECT_EQ(fabrics->events_supported,
+            fabrics::kEventNamespace | fabrics::kEventAna | fabrics::kEventControllerReset);
   EXPECT_TRUE(fabrics->log_offsets);
   EXPECT_EQ(fabrics->namespaces_max, kNamespacesMax);
   EXPECT_EQ(fabrics->command_quiesce_ms, 1234U);
@@ -190,7 +191,7 @@ TEST(TargetPages, AShapeIsMadeOfAGeometry) {
   EXPECT_FALSE(shape.discard);
   EXPECT_TRUE(CheckShape(shape));
   Bytes page(kIdentifyBytes);
-  WriteNamespace(IdentifyPage(page), shape, 1);
+  WriteNamespace(IdentifyPage(page), shape, 1, /*reservations=*/false);
   const auto info = ParseNamespace(IdentifyData(page), {}, "it");
   ASSERT_TRUE(info);
   EXPECT_EQ(info->block_bytes, 512U);
@@ -417,7 +418,8 @@ TEST(TargetFeatures, TheWriteCacheStaysOn) {
 
 TEST(TargetFeatures, ThoseThatHostsAskForAreThere) {
   FeatureScene scene;
-  EXPECT_EQ(scene.Get(0x0b).result, fabrics::kEventNamespace | fabrics::kEventAna);
+  EXPECT_EQ(scene.Get(0x0b).result,
+            fabrics::kEventNamespace | fabrics::kEventAna | fabrics::kEventControllerReset);
   EXPECT_EQ(scene.Get(0x0f).result, 5000U);
   EXPECT_EQ(scene.Get(0x04).result, 0xffffU) << "a temperature that is never reached";
   EXPECT_EQ(scene.Get(0x04, 1U << 20).result, 0U);

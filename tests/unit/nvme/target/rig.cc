@@ -52,7 +52,7 @@ ConnectCapsule::ConnectCapsule(uint16_t queue_id, std::string_view subsystem, st
   entry.data.length_bytes = sizeof(data);
 }
 
-Rig::Rig(const TargetLimits& limits) : target(limits, "1.2.3") {
+Rig::Rig(const TargetLimits& limits) : target(limits, "1.2.3", [this] { return random.Next(); }) {
   EXPECT_TRUE(target.Add(ConfigOf()));
   EXPECT_TRUE(target.PutNamespace(kSubsystem, 3, Shape()));
 }

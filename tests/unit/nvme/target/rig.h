@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "nvme/fabrics/capsule.h"
 #include "nvme/fabrics/commands.h"
 #include "nvme/target/target.h"
@@ -78,6 +79,7 @@ struct Rig {
   const SecuredAs* secured = nullptr;  // what Connect comes by
   uint64_t now_ns = kSecondNs;
   Heard heard;
+  Random random{7};  // of all that the target draws
   Target target;
   std::vector<TargetController*> live;
 };
