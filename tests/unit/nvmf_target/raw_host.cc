@@ -13,7 +13,8 @@ using nvme::fabrics::CompletionEntry;
 using nvme::fabrics::SubmissionEntry;
 using nvme::tcp::PduType;
 
-RawHost::RawHost(TargetRig& rig) : rig_(rig), fd_(rig.Connect()) {
+RawHost::RawHost(TargetRig& rig, nvme::fabrics::HostIdentity host)
+    : rig_(rig), host_(std::move(host)), fd_(rig.Connect()) {
   ShakeHands();
 }
 
@@ -177,7 +178,7 @@ std::optional<CompletionEntry> RawHost::Connect(const nvme::fabrics::HostIdentit
 }
 
 uint64_t RawHost::ConnectAdmin(uint32_t kato_ms) {
-  const auto answer = Connect(TargetRig::Host(), kato_ms);
+  const auto answer = Connect(host_, kato_ms);
   CLEAT_CHECK(answer && answer->status().ok());
   return answer->result;
 }
@@ -198,7 +199,7 @@ void RawHost::Enable() {
 }
 
 void RawHost::SendConnect(uint16_t queue_id, uint16_t controller_id) {
-  const auto data = nvme::fabrics::ConnectDataOf(TargetRig::Host(), TargetRig::kNqn, controller_id);
+  const auto data = nvme::fabrics::ConnectDataOf(host_, TargetRig::kNqn, controller_id);
   const auto* const at = reinterpret_cast<const uint8_t*>(&data);
   Send(nvme::fabrics::EntryOf(nvme::fabrics::Connect(
            {.queue_id = queue_id, .entries = 128, .kato_ms = 0, .flow_control = true})),

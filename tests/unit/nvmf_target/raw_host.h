@@ -22,7 +22,7 @@ namespace cleat::test {
 class RawHost {
  public:
   // Connected, with ICReq and ICResp exchanged.
-  explicit RawHost(TargetRig& rig);
+  explicit RawHost(TargetRig& rig, nvme::fabrics::HostIdentity host = TargetRig::Host());
   // By TLS with that key. Where the target does not take it there is an end, and nothing else comes.
   RawHost(TargetRig& rig, nvme::tls::ConnectionKey key);
   RawHost(RawHost&&) = default;
@@ -78,6 +78,7 @@ class RawHost {
   ssize_t ReceiveSome(uint8_t* to, size_t bytes);
 
   TargetRig& rig_;
+  nvme::fabrics::HostIdentity host_ = TargetRig::Host();
   UniqueFd fd_;
   std::vector<uint8_t> data_;
   std::unique_ptr<TlsClient> tls_;  // nullptr: plain TCP
@@ -90,6 +91,8 @@ class RawHost {
 struct Association {
   explicit Association(TargetRig& rig, uint32_t kato_ms = 5000)
       : Association(RawHost(rig), RawHost(rig), kato_ms) {}
+  Association(TargetRig& rig, const nvme::fabrics::HostIdentity& host)
+      : Association(RawHost(rig, host), RawHost(rig, host)) {}
   Association(RawHost of_admin, RawHost of_queue, uint32_t kato_ms = 5000)
       : admin(std::move(of_admin)), queue(std::move(of_queue)) {
     controller = admin.BecomeAdmin(kato_ms);

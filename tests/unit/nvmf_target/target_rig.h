@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "block/segments.h"
 #include "modules/nvmf/nvmf.h"
 #include "nvmf_target/target_service.h"
+#include "reactor/sync.h"
 #include "tests/unit/modules/test_disk.h"
 
 namespace cleat::test {
@@ -133,6 +135,36 @@ class Storage final : public block::Device {
   }
 };
 
+// In memory, for all engines of a test. Can't store, or load, while it is told so; keeps whoever stores waiting while it holds.
+class KeptReservations final : public nvmf_target::ReservationStore {
+ public:
+  Task<Result<nvme::target::Reservation>> Load(nvme::fabrics::Uuid namespace_uuid) override {
+    if (fails) co_return Error(ErrorCode::kDataLoss, "it is damaged");
+    co_return kept[namespace_uuid];
+  }
+  Task<Status> Store(nvme::fabrics::Uuid namespace_uuid, nvme::target::Reservation reservation) override {
+    ++storing;
+    while (holds) (void)co_await turn.Wait();
+    --storing;
+    if (stores_nothing) co_return Error(ErrorCode::kResourceExhausted, "there is no space");
+    kept[namespace_uuid] = std::move(reservation);
+    if (says_nothing) co_return Error(ErrorCode::kUnavailable, "its folder is not durable");
+    co_return Ok{};
+  }
+  explicit KeptReservations(Reactor& control) : turn(control) {}
+  void LetGo() {
+    holds = false;
+    turn.Pulse();
+  }
+  std::map<nvme::fabrics::Uuid, nvme::target::Reservation> kept;
+  bool fails = false;           // to load
+  bool stores_nothing = false;  // with an error
+  bool says_nothing = false;    // with an error, though it has stored
+  bool holds = false;
+  uint32_t storing = 0;
+  Event turn;
+};
+
 class TargetRig {
  public:
   static constexpr uint64_t kBytes = uint64_t{8} << 20;
@@ -142,8 +174,8 @@ class TargetRig {
 
   explicit TargetRig(const nvmf_target::PortLimits& limits = {}, uint32_t listeners = 1) {
     for (auto& reactor : io) reactor = MakeReactor();
-    service =
-        std::make_unique<nvmf_target::TargetService>(*control, nullptr, nvmf_target::StreamTuning{}, limits);
+    service = std::make_unique<nvmf_target::TargetService>(*control, nullptr, nvmf_target::StreamTuning{},
+                                                           limits, &reservations);
     auto made = std::make_unique<Storage>(kBytes);
     storage = made.get();
     backing = block::Pipeline::Make(std::move(made), block::AccessMode::kReadWrite).value();
@@ -186,6 +218,12 @@ class TargetRig {
 
   static nvme::fabrics::HostIdentity Host() { return nvme::fabrics::HostIdentityOfUuid({7, 7, 7}); }
   static std::string HostNqn() { return Host().nqn; }
+  // Another host to reservations, which know hosts by their identifiers alone, and let in by the same name.
+  static nvme::fabrics::HostIdentity OtherHost() {
+    nvme::fabrics::HostIdentity other = Host();
+    other.id = {8, 8, 8};
+    return other;
+  }
 
   void Turn() {
     control->RunOnce();
@@ -274,6 +312,7 @@ class TargetRig {
   const MonotonicClock clock;
   std::unique_ptr<Reactor> control = MakeReactor();
   std::array<std::unique_ptr<Reactor>, 2> io;
+  KeptReservations reservations{*control};
   std::unique_ptr<nvmf_target::TargetService> service;
   std::vector<nvme::fabrics::TransportAddress> addresses;
   Storage* storage = nullptr;  // the backing pipeline's
