@@ -21,6 +21,7 @@
 #include "base/unix_socket.h"
 #include "engine/hand_over/bundle.h"
 #include "engine/hand_over/host_connections.h"
+#include "nvme/target/reservations/reservation_notices.h"
 
 namespace cleat::engine::bundle_test {
 namespace {
@@ -85,6 +86,17 @@ SavedAssociation Association(uint16_t controller_id, uint16_t io_queues) {
   controller.events[2] = {.pending = false, .unread = true};
   controller.changed_namespaces = {1, 64};
   controller.event_requests = {0, 65535};
+  using State = nvme::target::SavedReset::State;
+  controller.uniquifier = 255;
+  controller.random = UINT64_MAX - controller_id;
+  controller.reset_events_enabled = true;
+  controller.reset_event = {.pending = false, .unread = true};
+  controller.resets = {{.controller_id = 0xffef, .uniquifier = 1, .state = State::kSuccess},
+                       {.controller_id = 1, .uniquifier = 255, .state = State::kFailed}};
+  controller.reservation_event = {.pending = true, .unread = true};
+  controller.reservation_notices = {{.nsid = 1, .type = 1}, {.nsid = 64, .type = 3}};
+  controller.reservation_notices_count = uint64_t{1} << 40;
+  controller.reservation_masks = {{1, 2}, {64, 0xe}};
   for (uint16_t id = 0; id <= io_queues; ++id) association.queues.push_back(Queue(id));
   return association;
 }
@@ -124,6 +136,24 @@ void ExpectSame(const SavedAssociation& out, const SavedAssociation& in) {
     EXPECT_EQ(a.events[kind].pending, b.events[kind].pending);
     EXPECT_EQ(a.events[kind].unread, b.events[kind].unread);
   }
+  EXPECT_EQ(
+      std::tie(a.uniquifier, a.random, a.reset_events_enabled, a.reset_event.pending, a.reset_event.unread),
+      std::tie(b.uniquifier, b.random, b.reset_events_enabled, b.reset_event.pending, b.reset_event.unread));
+  ASSERT_EQ(a.resets.size(), b.resets.size());
+  for (size_t i = 0; i < b.resets.size(); ++i) {
+    EXPECT_EQ(a.resets[i].controller_id, b.resets[i].controller_id);
+    EXPECT_EQ(a.resets[i].uniquifier, b.resets[i].uniquifier);
+    EXPECT_EQ(a.resets[i].state, b.resets[i].state);
+  }
+  EXPECT_EQ(a.reservation_event.pending, b.reservation_event.pending);
+  EXPECT_EQ(a.reservation_event.unread, b.reservation_event.unread);
+  EXPECT_EQ(std::tie(a.reservation_notices_count, a.reservation_masks),
+            std::tie(b.reservation_notices_count, b.reservation_masks));
+  ASSERT_EQ(a.reservation_notices.size(), b.reservation_notices.size());
+  for (size_t i = 0; i < a.reservation_notices.size(); ++i) {
+    EXPECT_EQ(a.reservation_notices[i].nsid, b.reservation_notices[i].nsid);
+    EXPECT_EQ(a.reservation_notices[i].type, b.reservation_notices[i].type);
+  }
   ASSERT_EQ(out.queues.size(), in.queues.size());
   for (size_t i = 0; i < in.queues.size(); ++i) ExpectSame(out.queues[i], in.queues[i]);
 }
@@ -150,6 +180,42 @@ TEST(HostConnections, ComeThroughWhole) {
   ASSERT_EQ(out->size(), in.size());
   for (size_t i = 0; i < in.size(); ++i) ExpectSame((*out)[i], in[i]);
   EXPECT_TRUE(UnpackConnections({})->empty());
+}
+
+TEST(HostConnections, OfReservationsEachPartComesThroughAloneAndNothingIsSaidOfNone) {
+  using nvme::target::SavedController;
+  const auto none = [] {
+    Associations associations;
+    associations.push_back(Association(1, 0));
+    SavedController& controller = associations[0].controller;
+    controller.reservation_event = {};
+    controller.reservation_notices.clear();
+    controller.reservation_notices_count = 0;
+    controller.reservation_masks.clear();
+    return associations;
+  };
+  const std::vector<std::function<void(SavedController&)>> parts = {
+      [](SavedController& c) { c.reservation_event.pending = true; },
+      [](SavedController& c) { c.reservation_event.unread = true; },
+      [](SavedController& c) { c.reservation_notices_count = 1; },
+      [](SavedController& c) {
+        c.reservation_masks = {{7, 4}};
+      },
+      [](SavedController& c) {
+        c.reservation_notices.assign(nvme::target::kReservationNoticesMax, {.nsid = 2, .type = 255});
+      }};
+  const size_t bytes = Packed(none()).size();
+  for (const auto& set : parts) {
+    Associations in = none();
+    set(in[0].controller);
+    EXPECT_GT(Packed(in).size(), bytes);
+    const auto out = UnpackConnections(Packed(in));
+    ASSERT_TRUE(out.ok()) << out.error().message;
+    ExpectSame((*out)[0], in[0]);
+  }
+  const auto out = UnpackConnections(Packed(none()));
+  ASSERT_TRUE(out.ok());
+  ExpectSame((*out)[0], none()[0]);
 }
 
 TEST(HostConnections, BytesThatAreCutOrWrongAreAnErrorOrTheSameAsFewer) {
@@ -179,6 +245,12 @@ TEST(HostConnections, WhatNoEngineKnowsIsRefusedByName) {
       {"queues has 66",
        [](auto& a) {
          for (uint16_t id = 2; id <= kAssociationQueuesMax; ++id) a.queues.push_back(Queue(id));
+       }},
+      {"notices has 65",
+       [](auto& a) { a.controller.reservation_notices.resize(nvme::target::kReservationNoticesMax + 1); }},
+      {"masks has 65",
+       [](auto& a) {
+         for (uint32_t nsid = 1; nsid <= 65; ++nsid) a.controller.reservation_masks[nsid] = 2;
        }},
       {"queue 1 at place 0", [](auto& a) { a.queues.erase(a.queues.begin()); }},
       {"queue 0 at place 1", [](auto& a) { a.queues[1].id = 0; }},
@@ -219,8 +291,15 @@ TEST(HostConnections, NumbersThatDoNotFitAreRefused) {
       association.local = peer.data();
       association.has_host_id = 1;
       association.host_id = {.len = 16, .data = entry.data()};
+      reservations.n_notices = reservations.n_masks = 1;
+      reservations.notices = notices;
+      reservations.masks = masks;
+      association.reservations = &reservations;
       association.n_queues = 1;
       association.queues = queues;
+      association.resets = &resets;
+      resets.n_resets = 1;
+      resets.resets = list_of_resets.data();
     }
     Result<Associations> Unpacked() {
       Cleat__Engine__V1__HostConnections all = CLEAT__ENGINE__V1__HOST_CONNECTIONS__INIT;
@@ -235,10 +314,18 @@ TEST(HostConnections, NumbersThatDoNotFitAreRefused) {
     std::string peer = "10.0.0.2:40000";
     std::vector<uint8_t> entry = std::vector<uint8_t>(64, 1);
     std::vector<uint32_t> requests = {65536};
+    Cleat__Engine__V1__HostReservationNotice notice = CLEAT__ENGINE__V1__HOST_RESERVATION_NOTICE__INIT;
+    Cleat__Engine__V1__HostReservationNotice* notices[1] = {&notice};
+    Cleat__Engine__V1__HostReservationMask mask = CLEAT__ENGINE__V1__HOST_RESERVATION_MASK__INIT;
+    Cleat__Engine__V1__HostReservationMask* masks[2] = {&mask, &mask};
+    Cleat__Engine__V1__HostReservations reservations = CLEAT__ENGINE__V1__HOST_RESERVATIONS__INIT;
     Cleat__Engine__V1__HostCommand command = CLEAT__ENGINE__V1__HOST_COMMAND__INIT;
     Cleat__Engine__V1__HostCommand* commands[1] = {&command};
     Cleat__Engine__V1__HostQueue queue = CLEAT__ENGINE__V1__HOST_QUEUE__INIT;
     Cleat__Engine__V1__HostQueue* queues[1] = {&queue};
+    Cleat__Engine__V1__HostReset reset = CLEAT__ENGINE__V1__HOST_RESET__INIT;
+    std::vector<Cleat__Engine__V1__HostReset*> list_of_resets = {&reset};
+    Cleat__Engine__V1__HostResets resets = CLEAT__ENGINE__V1__HOST_RESETS__INIT;
     Cleat__Engine__V1__HostAssociation association = CLEAT__ENGINE__V1__HOST_ASSOCIATION__INIT;
   };
   EXPECT_TRUE(Message().Unpacked().ok()) << Message().Unpacked().error().message;
@@ -264,6 +351,21 @@ TEST(HostConnections, NumbersThatDoNotFitAreRefused) {
          m.association.n_event_requests = 1;
          m.association.event_requests = m.requests.data();
        }},
+      {"host_resets.uniquifier is 65536",
+       [&](Message& m) { huge(m.resets.has_uniquifier, m.resets.uniquifier); }},
+      {"resets has 65",
+       [](Message& m) {
+         m.list_of_resets.resize(65, &m.reset);
+         m.resets.n_resets = m.list_of_resets.size();
+         m.resets.resets = m.list_of_resets.data();
+       }},
+      {"host_reset.controller_id is 65536",
+       [&](Message& m) { huge(m.reset.has_controller_id, m.reset.controller_id); }},
+      {"host_reset.uniquifier is 65536",
+       [&](Message& m) { huge(m.reset.has_uniquifier, m.reset.uniquifier); }},
+      {"host_reset.state is 65536", [&](Message& m) { huge(m.reset.has_state, m.reset.state); }},
+      {"notice.type is 65536", [&](Message& m) { huge(m.notice.has_type, m.notice.type); }},
+      {"masks has namespace 0 twice", [](Message& m) { m.reservations.n_masks = 2; }},
       {"host_queue.id is 65536", [&](Message& m) { huge(m.queue.has_id, m.queue.id); }},
       {"host_queue.peer", [](Message& m) { m.queue.peer = m.nqn.data(); }},
       {"sq_head is 65536", [&](Message& m) { huge(m.queue.has_sq_head, m.queue.sq_head); }},
