@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "expect_ok.h"
 #include "host.h"
@@ -27,16 +29,21 @@ class ExportTest : public testing::Test {
     ASSERT_TRUE(host_.ok());
     host_.AddEngine(kExporter);
     for (int i = 0; i < 2; ++i) addresses_.push_back(test::FreeAddress());
-    v1::SubsystemSpec subsystem;
-    subsystem.set_nqn("nqn.2024-01.com.example:export");
-    for (const std::string& address : addresses_) subsystem.add_addresses(address);
-    subsystem.set_keep_alive_ms(2000);
+    v1::SubsystemSpec subsystem = SubsystemOfExport();
     Secure(subsystem);
     const auto known = host_.api().CreateSubsystem("s", subsystem);
     ASSERT_OK(known.status);
     host_nqn_ = known.value.spec().host_nqn();
     ASSERT_NO_FATAL_FAILURE(Export());
     ASSERT_NO_FATAL_FAILURE(UseIt());
+  }
+
+  v1::SubsystemSpec SubsystemOfExport() const {
+    v1::SubsystemSpec subsystem;
+    subsystem.set_nqn("nqn.2024-01.com.example:export");
+    for (const std::string& address : addresses_) subsystem.add_addresses(address);
+    subsystem.set_keep_alive_ms(2000);
+    return subsystem;
   }
 
   // What the host has to prove, and the subsystem; nothing.
@@ -58,7 +65,9 @@ class ExportTest : public testing::Test {
     ASSERT_OK(host_.api().WaitReady("controllers/e/attachments/inner"));
   }
 
-  void UseIt() {
+  void UseIt() { ASSERT_NO_FATAL_FAILURE(UseIt(host_, peer_)); }
+  // By a host that is let in: its disk "a" lies on the exported one.
+  void UseIt(Host& host, std::unique_ptr<Peer>& peer) {
     v1::DiskSpec disk;
     disk.set_size_bytes(kDiskBytes);
     auto& backend = *disk.mutable_nvme_tcp();
@@ -66,16 +75,16 @@ class ExportTest : public testing::Test {
     backend.set_namespace_uuid(host_.api().GetAttachment("e", "inner").value.status().namespace_uuid());
     // What a killed engine had under way of a write was not written to this disk after that: it ends with the process.
     disk.mutable_in_doubt()->set_policy(v1::IN_DOUBT_POLICY_ACCEPT);
-    ASSERT_OK(host_.api().CreateDisk("a", disk).status);
+    ASSERT_OK(host.api().CreateDisk("a", disk).status);
     v1::ControllerSpec spec;
     spec.set_type(v1::CONTROLLER_TYPE_BLK);
-    spec.set_socket_path(host_.SocketPath("a"));
+    spec.set_socket_path(host.SocketPath("a"));
     spec.set_engine(kEngineName);
-    ASSERT_OK(host_.api().CreateController("a", spec).status);
-    ASSERT_OK(host_.api().Attach("a", "a").status);
-    auto peer = Peer::Start(host_.SocketPath("a"));
-    ASSERT_OK(peer);
-    peer_ = std::move(peer).value();
+    ASSERT_OK(host.api().CreateController("a", spec).status);
+    ASSERT_OK(host.api().Attach("a", "a").status);
+    auto started = Peer::Start(host.SocketPath("a"));
+    ASSERT_OK(started);
+    peer = std::move(started).value();
   }
 
   void Upgrade(const std::string& to) { Upgrade(kExporter, to); }
@@ -152,6 +161,56 @@ TEST_F(ExportTest, AHostThatIsTakenOutOfTheListLosesTheDiskAndHasItAgainWhenItIs
   EXPECT_OK(load.Verify());
 }
 
+// ---- With reservations
+
+// The host keeps others from writing.
+class ReservedExportTest : public ExportTest {
+ protected:
+  using ExportTest::Secure;
+  void Secure(v1::SubsystemSpec& subsystem) override {
+    subsystem.set_reservations(v1::RESERVATIONS_EXCLUSIVE);
+  }
+};
+
+// It is let in as well, and knows nothing of reservations.
+TEST_F(ReservedExportTest, AnotherHostCannotWriteHoweverTheEngineChanges) {
+  Host other{HostOptions{}};
+  ASSERT_TRUE(other.ok());
+  v1::SubsystemSpec subsystem = SubsystemOfExport();
+  const std::string other_id = "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e32";
+  const std::string other_nqn = "nqn.2014-08.org.nvmexpress:uuid:" + other_id;
+  subsystem.set_host_nqn(other_nqn);
+  subsystem.set_host_id(other_id);
+  ASSERT_OK(other.api().CreateSubsystem("s", subsystem).status);
+  v1::Controller changed;
+  changed.set_name("controllers/e");
+  for (const std::string& nqn : {host_nqn_, other_nqn})
+    changed.mutable_spec()->mutable_exported()->add_hosts()->set_nqn(nqn);
+  ASSERT_OK(host_.api().UpdateController(changed, "spec.exported.hosts").status);
+  IoLoad load(peer_->driver(), blocks_, {.seed = 10});
+  load.Start();
+  ASSERT_TRUE(load.WaitProgress(kRequests / 8));
+
+  std::unique_ptr<Peer> stranger;
+  ASSERT_NO_FATAL_FAILURE(UseIt(other, stranger));
+  const auto check = [&] {
+    std::vector<uint8_t> block(512, 'X');
+    EXPECT_FALSE(stranger->driver().WriteSync(0, block)) << "the other host has written";
+    EXPECT_OK(stranger->driver().ReadSync(0, block));
+    EXPECT_TRUE(load.WaitProgress(kRequests / 8));
+  };
+  check();
+  host_.engine(kExporter).Kill();
+  host_.StartEngine(kExporter);
+  check();
+  host_.AddEngine("next");
+  ASSERT_NO_FATAL_FAILURE(Upgrade("next"));
+  check();
+  EXPECT_OK(load.Stop());
+  EXPECT_OK(load.Verify());
+  EXPECT_OK(stranger->ShutDown());
+}
+
 // ---- With secrets
 
 constexpr char kHostSecret[] = "DHHC-1:01:QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl9YjiZe:";
@@ -161,6 +220,7 @@ constexpr char kTlsPsk[] = "NVMeTLSkey-1:01:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6
 // Both sides prove themselves, and every connection is TLS.
 class SecuredExportTest : public ExportTest {
  protected:
+  using ExportTest::Secure;
   void Secure(v1::SubsystemSpec& subsystem) override { SetSecrets(subsystem); }
   void Secure(v1::ExportHost& host) override { SetSecrets(host); }
 

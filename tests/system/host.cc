@@ -157,8 +157,10 @@ std::unique_ptr<Process> Host::SpawnEngine(const std::string& id, const std::str
   const Product& product = EngineProduct(id);
   if (product.has_path_lists && std::find(more.begin(), more.end(), "--paths") == more.end())
     arguments.insert(arguments.end(), {"--paths", Path("paths.conf")});
-  // cleatd has made it by then.
+  // cleatd has made it by then. Who has the folder has the key.
   if (options_.with_keys) arguments.insert(arguments.end(), {"--kek-file", Path("state/kek")});
+  if (options_.with_keys && product.has_path_lists)
+    arguments.insert(arguments.end(), {"--state-dir", Path("state")});
   arguments.insert(arguments.end(), options_.engine_arguments.begin(), options_.engine_arguments.end());
   arguments.insert(arguments.end(), more.begin(), more.end());
   return Spawn(product.Program("cleat-engine"), arguments, log, options_.engine_preload,
