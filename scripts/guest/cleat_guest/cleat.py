@@ -213,6 +213,8 @@ class Cleat:
 
     def _spawn_engine(self, name, *options):
         paths = self._path_options(os.path.join(self._engine_bin_dir, "cleat-engine"))
+        if paths:
+            paths += ["--state-dir", f"{self._dir}/state"]
         # The first one's log has the program's name.
         return self._spawn("cleat-engine", "--name", name, "--control", f"{self._dir}/engine.sock", "--runtime-dir",
                            f"{self._dir}/run", "--reactors", str(self._reactors), *paths, *self._engine_options, *options,

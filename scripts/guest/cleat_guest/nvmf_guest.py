@@ -16,7 +16,7 @@ from cleat_guest.programs import pack
 HOST_ID = "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e31"
 HOST_NQN = f"nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}"
 OTHER_NQN = "nqn.2026-11.example:nobody"  # of a host that no export lets in
-_OTHER_ID = "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e32"
+OTHER_ID = "8d2f5a3e-4c0b-4a57-9d3e-0b9f6a1c7e32"
 PATHS = 2
 # Below what the kernel gives to whoever connects (32768 and more), as such a port might connect to itself while nobody listens there.
 _PORTS = range(20000, 32000)
@@ -51,9 +51,9 @@ def program_of(name):
 
 class NvmfGuest:
     """Has namespaces of the subsystem `nqn`, which listens at `ports` of 127.0.0.1 here: each is a path, by a card of its own.
-    `programs` and `files`: further ones, as pack (programs.py) has them."""
+    `programs` and `files`: further ones, as pack (programs.py) has them; `kernel_options`: as Guest has them."""
 
-    def __init__(self, bench, nqn, ports, name="guest", programs=(), files=None):
+    def __init__(self, bench, nqn, ports, name="guest", programs=(), files=None, kernel_options=""):
         self._nqn, self._ports = nqn, ports
         identity = dict(files or {})
         for file, text in (("hostnqn", HOST_NQN), ("hostid", HOST_ID)):
@@ -61,7 +61,8 @@ class NvmfGuest:
             with open(identity[f"/etc/nvme/{file}"], "w", encoding="utf-8") as out:
                 out.write(text + "\n")
         archive = pack(bench.path(f"{name}.tar"), [program_of(tool) for tool in (*_TOOLS, *programs)], identity)
-        self.guest = bench.guest(name, tools="nvme", memory_mb=_MEMORY_MB, files={"programs": archive}, uplinks=len(ports))
+        self.guest = bench.guest(name, tools="nvme", memory_mb=_MEMORY_MB, files={"programs": archive}, uplinks=len(ports),
+                                 kernel_options=kernel_options)
 
     def wait_ready(self):
         self.guest.wait_ready()
@@ -87,7 +88,7 @@ class NvmfGuest:
         return [(entry[_TREQ] & 3, entry[_SECTYPE]) for entry in entries if entry[_SUBNQN].rstrip(b"\0").decode() == self._nqn]
 
     def _discovery(self, as_other):
-        return f"{self._target(0)} {f'-q {OTHER_NQN} -I {_OTHER_ID}' if as_other else ''}"
+        return f"{self._target(0)} {f'-q {OTHER_NQN} -I {OTHER_ID}' if as_other else ''}"
 
     def connect(self, path, options=""):
         self.guest.run(f"nvme connect {self._target(path)} -n {self._nqn} {options}")
@@ -103,7 +104,7 @@ class NvmfGuest:
 
     def connect_as_other(self, path, options=""):
         """As a host that is not let in. Without nvme, to which a connection of this guest's is there already."""
-        return self.connect_by_hand(path, options, OTHER_NQN, _OTHER_ID)
+        return self.connect_by_hand(path, options, OTHER_NQN, OTHER_ID)
 
     def connect_all(self, options=""):
         """By each path; the device of namespace 1."""
