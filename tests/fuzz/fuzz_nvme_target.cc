@@ -52,9 +52,16 @@ struct Command : TargetCommand {
   }
 };
 
+target::TargetLimits Limits() {
+  target::TargetLimits limits;
+  limits.features.reservations = true;
+  return limits;
+}
+
 class FuzzTarget final : private TargetConnectionOwner, private target::ControllerOwner {
  public:
-  explicit FuzzTarget(bool asks) : target_(target::TargetLimits{}, "1.0") {
+  explicit FuzzTarget(bool asks)
+      : target_(Limits(), "1.0", [drawn = uint64_t{0}]() mutable { return ++drawn; }) {
     for (uint32_t i = 0; i < kCommands; ++i) commands_[i].tag = static_cast<uint16_t>(i);
     target::SubsystemConfig config;
     config.nqn = kNqn;
