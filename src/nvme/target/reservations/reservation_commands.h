@@ -37,13 +37,6 @@ struct ReservationOutcome {
   std::vector<std::pair<fabrics::Uuid, ReservationNotice>> notices;
 };
 
-constexpr bool IsReservationOpcode(uint8_t opcode) {
-  return opcode == static_cast<uint8_t>(Opcode::kReservationRegister) ||
-         opcode == static_cast<uint8_t>(Opcode::kReservationReport) ||
-         opcode == static_cast<uint8_t>(Opcode::kReservationAcquire) ||
-         opcode == static_cast<uint8_t>(Opcode::kReservationRelease);
-}
-
 // Whether, when it has succeeded, the commands of the hosts that were preempted have to end, whether the reservation allows them or not.
 constexpr bool IsPreemptAndAbort(const fabrics::SubmissionEntry& entry) {
   constexpr uint32_t kAction = 7;
