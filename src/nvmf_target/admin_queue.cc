@@ -275,7 +275,7 @@ void AdminQueue::MoveToAssociation() {
                    .peer = peer_address_,
                    .descriptor = std::move(descriptor_)};
   association.AddQueue(queue_id_, std::move(parts));
-  OverIfDrained();
+  BeOver();
 }
 
 void AdminQueue::AddQueue(uint16_t queue_id, QueueParts of_queue) {
@@ -374,10 +374,13 @@ void AdminQueue::EndTurn() {
   if (connection_->ended()) stream_->Close();
 }
 
-// By mail: whoever called may still be within it.
 void AdminQueue::OverIfDrained() {
-  const bool connected = connection_ != nullptr && !connection_->ended();
-  if (connected || !io_queues_.empty() || !coming_.empty() || std::exchange(over_, true)) return;
+  if (connection_->ended() && io_queues_.empty() && coming_.empty()) BeOver();
+}
+
+// By mail: whoever called may still be within it.
+void AdminQueue::BeOver() {
+  if (std::exchange(over_, true)) return;
   host_.control().PostCall([this] {
     if (stream_ != nullptr) stream_->Close();
     if (auto* const controller = std::exchange(controller_, nullptr)) {

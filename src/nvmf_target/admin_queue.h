@@ -192,7 +192,8 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   void BecomeIdentified();
   void PublishDeadline();
   void QueueDrained(uint16_t queue_id, const Error& reason);
-  void OverIfDrained();
+  void OverIfDrained();  // not of one whose connection has moved
+  void BeOver();
 
   AdminQueueHost& host_;
   const nvme::fabrics::TransportAddress local_;
