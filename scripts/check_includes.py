@@ -131,7 +131,8 @@ ROOMS = {
         "socket": [],
         "login": [],
         "hand_over": [],
-        "io": ["socket", "hand_over"],
+        "memory": [],
+        "io": ["memory", "socket", "hand_over"],
         "reservations": ["io"],
     },
     "nvme/auth": {

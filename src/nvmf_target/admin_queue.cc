@@ -39,9 +39,7 @@ AdminQueue::~AdminQueue() {
 }
 
 void AdminQueue::Start() {
-  if (const cleat::Status started =
-          stream_->Start(host_.control(), host_.receive_buffer(), *this, host_.tuning());
-      !started.ok())
+  if (const cleat::Status started = stream_->Start(host_.control(), *this, host_.tuning()); !started.ok())
     return Close(started.error());
   host_.control().AddTimer(connect_over_, host_.control().now_ns() + kConnectNs);
 }

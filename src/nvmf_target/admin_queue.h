@@ -150,6 +150,7 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   void EndQueues(nvme::target::QueuesEndFor why) override;
   void EndAssociation(const Error& reason) override;
   // StreamOwner
+  std::span<uint8_t> ReceiveBuffer() override { return host_.receive_buffer(); }
   bool MayReceive() override;
   void EndTurn() override;
   // HostLoginOwner

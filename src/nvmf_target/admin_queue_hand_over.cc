@@ -146,9 +146,7 @@ cleat::Status AdminQueue::Restore(const std::string& nqn, SavedAssociation& save
     parts.commands = std::move(queue.connection.commands);
     AddQueue(queue.id, std::move(parts));
   }
-  if (const cleat::Status started =
-          stream_->Start(host_.control(), host_.receive_buffer(), *this, host_.tuning());
-      !started.ok()) {
+  if (const cleat::Status started = stream_->Start(host_.control(), *this, host_.tuning()); !started.ok()) {
     Close(started.error());
     return {};
   }

@@ -232,6 +232,7 @@ Task<Status> TargetService::AddNamespace(std::string nqn, uint32_t nsid, Namespa
     space.counters = on.counters;
     space.older = known.older.get();
     space.open = on.channel != nullptr;
+    space.copies_left = 0;
     ++space.epoch;
     co_await control_.Enter();
   }

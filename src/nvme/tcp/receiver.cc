@@ -64,7 +64,9 @@ void Receiver::Received(size_t bytes) {
   CLEAT_CHECK(bytes == 0 || (payload_given_whole_ && bytes <= buffer_.size() - kept_.size()));
   at_ = buffer_.data();
   end_ = at_ + kept_.size() + bytes;
+  in_buffer_ = true;
   ParseAll();
+  in_buffer_ = false;
 }
 
 // What waits stays where it is, however often it finds no room.
@@ -87,6 +89,7 @@ void Receiver::Resume() {
 
 void Receiver::ParseAll() {
   kept_.clear();
+  if (looks_ahead_ && part_ == Part::kHeader) LookAhead(0);
   while (Parse()) {
   }
   kept_.assign(at_, end_);
@@ -135,6 +138,8 @@ bool Receiver::ParseHeader() {
   CopyHeader(at_, common.header_bytes, pdu);
   payload_ = {};
   if (const auto refusal = MeasurePayload(pdu)) return Refuse(*refusal, common.header_bytes);
+  FindPayload(common);
+  if (looks_ahead_) LookAhead(common.pdu_bytes);
   // Before the sink hears of it, as it may change the digests.
   const uint32_t payload_bytes = payload_.bytes;
   const uint8_t* const begin = std::exchange(at_, at_ + header_end);
@@ -173,6 +178,19 @@ std::optional<Refusal> Receiver::MeasurePayload(const PduHeader& pdu) {
                  fmt::format("CapsuleCmd of {} bytes, which ends before its data", pdu.common.pdu_bytes)};
 }
 
+void Receiver::FindPayload(const CommonHeader& common) {
+  if (!in_buffer_ || payload_.bytes == 0) return;
+  const uint64_t end = uint64_t{common.data_offset} + payload_.bytes + (digests_.data ? kDigestBytes : 0);
+  if (end <= buffered()) payload_.here = {at_ + common.data_offset, payload_.bytes};
+}
+
+void Receiver::LookAhead(uint32_t pdu_bytes) {
+  if (buffered() < uint64_t{pdu_bytes} + sizeof(CapsuleCmd)) return;
+  CapsuleCmd pdu;
+  std::memcpy(static_cast<void*>(&pdu), at_ + pdu_bytes, sizeof(pdu));
+  if (pdu.header.type == PduType::kCapsuleCmd) sink_.CommandAhead(pdu);
+}
+
 bool Receiver::ParsePadding() {
   const uint32_t bytes = std::min(padding_bytes_, buffered());
   at_ += bytes;
@@ -189,7 +207,7 @@ bool Receiver::ParsePayload() {
     const uint8_t* from = at_;
     if (digests_.data) digest_.Update(from, bytes);
     block::ForEachPiece(payload_.to, payload_.offset_bytes, bytes, [&from](uint8_t* to, size_t length) {
-      std::memcpy(to, from, length);
+      if (to != from) std::memcpy(to, from, length);  // else it stays
       from += length;
     });
     at_ += bytes;

@@ -4,6 +4,7 @@
 //
 // Bytes are received into a buffer that holds many PDUs. Data that begins there is copied; the rest of it, which has not come yet, is
 // received in its place, in front of the buffer. So a large transfer is copied in its first part only, and a small one costs no system call.
+// Data that lies in the buffer whole may also stay there, if the buffer's owner keeps it for as long (Payload::here).
 // The buffer is lent for one Space and the Received after it: connections of a thread may share one. A header that came in part is kept.
 //
 // One thread: its connection's. Allocates in the constructor, where a PDU has to wait (After::kLater): as much as has come behind it, and where
@@ -47,6 +48,9 @@ struct Payload {
   std::span<const block::Segment> to;
   uint64_t offset_bytes = 0;
   uint32_t bytes = 0;  // how much comes
+  // Where it lies in the buffer, if all of it has come, with its digest; else empty. A sink that sets `to` to just that memory has it there
+  // without a copy; it must not be received to again before the sink is through with it.
+  std::span<const uint8_t> here = {};
 };
 
 // What becomes of a PDU that came. kLater: there is no room for it now, and Resume brings it again, with all that came behind it.
@@ -57,6 +61,8 @@ class PduSink {
  public:
   // The header of a PDU. Where payload.bytes is not 0 that much data comes next, to where the sink sets `payload`, then PayloadCame.
   virtual After HeaderCame(const PduHeader& pdu, Payload& payload) = 0;
+  // Of a receiver that looks ahead: a command that lies in the buffer, as the PDU that is heard of next or behind that. Nothing of it is checked.
+  virtual void CommandAhead(const CapsuleCmd& /*pdu*/) {}
   // False: the connection has ended.
   virtual bool PayloadCame(bool digest_is_right) = 0;
   // The connection can't go on.
@@ -73,6 +79,8 @@ class Receiver {
 
   // PDUs have digests from here on.
   void set_digests(Digests digests) { digests_ = digests; }
+  // Whether the sink hears CommandAhead.
+  void set_looks_ahead(bool on) { looks_ahead_ = on; }
 
   // A PDU waits for Resume, which brings it to the sink again. No Space, and no Received, before that.
   bool waits() const { return waits_; }
@@ -102,6 +110,8 @@ class Receiver {
   bool ParsePayload();
   bool ParseDigest();
   std::optional<Refusal> MeasurePayload(const PduHeader& pdu);
+  void FindPayload(const CommonHeader& common);
+  void LookAhead(uint32_t pdu_bytes);
   void TakePlaced(size_t bytes);
   void KeepHeader();
   bool Refuse(const Refusal& refusal, uint32_t header_bytes);
@@ -116,6 +126,8 @@ class Receiver {
   const uint8_t* end_ = nullptr;
   size_t placed_bytes_ = 0;  // the room in front of the buffer that Space gave
   bool payload_given_whole_ = false;
+  bool in_buffer_ = false;  // what is parsed lies in buffer_
+  bool looks_ahead_ = false;
   bool waits_ = false;
   Digests digests_;
   Part part_ = Part::kHeader;

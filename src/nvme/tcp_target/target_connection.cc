@@ -148,7 +148,8 @@ std::optional<Refusal> TargetConnection::Take(const CapsuleCmd& pdu, Payload& pa
                    fmt::format("a command with {} bytes of data in its capsule, {} at most", payload.bytes,
                                in_capsule_bytes_)};
   }
-  TargetCommand* const command = owner_->Take(pdu.entry, payload.bytes);
+  TargetCommand* const command = payload.here.empty() ? owner_->Take(pdu.entry, payload.bytes)
+                                                      : owner_->TakeHere(pdu.entry, payload.here);
   if (command == nullptr) {
     later = true;
     return std::nullopt;

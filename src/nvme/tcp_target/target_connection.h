@@ -41,6 +41,14 @@ class TargetConnectionOwner {
  public:
   // A command's memory, with room for `in_capsule_bytes` of data. nullptr: there is none now, and the owner calls Resume when there is.
   virtual TargetCommand* Take(const fabrics::SubmissionEntry& entry, uint32_t in_capsule_bytes) = 0;
+  // The same of one whose data has come already, and lies at `here`, in the buffer that ReceiveSpace was given. If that is the memory of the command
+  // that is returned, the data stays there, and the owner gives that buffer to ReceiveSpace only when it is through with it; else it is copied.
+  virtual TargetCommand* TakeHere(const fabrics::SubmissionEntry& entry, std::span<const uint8_t> here) {
+    return Take(entry, static_cast<uint32_t>(here.size()));
+  }
+  // After SetLooksAhead: a command that comes soon, this one or the next, unless the host has sent what it may not. Nothing of it is checked, and it
+  // may be told of again.
+  virtual void Ahead(const fabrics::SubmissionEntry& /*entry*/) {}
   // The one that has the tag, if it is a command of this connection; else nullptr.
   virtual TargetCommand* Find(uint16_t tag) = 0;
   // Its capsule is whole: Ask or Answer comes next, now or later.
@@ -74,6 +82,8 @@ class TargetConnection final : private PduSink {
   // ---- For the owner.
   // Connect has succeeded: the queue has that many entries. `in_capsule_bytes`: what commands may bring along from now on.
   void BecomeQueue(uint32_t entries, bool flow_control, uint32_t in_capsule_bytes);
+  // Whether the owner hears Ahead.
+  void SetLooksAhead(bool on) { receiver_.set_looks_ahead(on); }
   // From now on somebody else owns it, in whose thread it is from then on. No command may be on its way in; what is to be sent stays.
   void SetOwner(TargetConnectionOwner& owner) { owner_ = &owner; }
   // All of the command's data, which is not in its capsule. `command.data` has room for it.
@@ -125,6 +135,7 @@ class TargetConnection final : private PduSink {
   After HeaderCame(const PduHeader& pdu, Payload& payload) override;
   bool PayloadCame(bool digest_is_right) override;
   void Refused(const Refusal& refusal, std::span<const uint8_t> header) override;
+  void CommandAhead(const CapsuleCmd& pdu) override { owner_->Ahead(pdu.entry); }
 
   std::optional<Refusal> Take(const IcReq& pdu);
   std::optional<Refusal> Take(const CapsuleCmd& pdu, Payload& payload, bool& later);

@@ -24,6 +24,13 @@ struct NamespacePort;
 // Ranges of a Dataset Management command (NVM 3.2.3): the field has eight bits.
 inline constexpr uint32_t kRangesMax = 256;
 
+// What the memory of a command's data is part of.
+enum class BufferOf : uint8_t {
+  kData,      // the pool for reads, and for data that is asked for
+  kCapsules,  // the pool for data that commands bring along
+  kReceived,  // the buffer that it was received to
+};
+
 struct IoCommand : nvme::tcp::TargetCommand, block::Request {
   IoQueue* queue = nullptr;        // whose it is; nullptr: nobody's
   uint32_t epoch = 0;              // of the namespace that it was planned for, or is to be
@@ -32,7 +39,7 @@ struct IoCommand : nvme::tcp::TargetCommand, block::Request {
   bool must_end = false;           // in the storage, and its host may not have it executed any more
   NamespacePort* space = nullptr;  // once it is submitted there
   block::Segment buffer;           // length 0: it has none
-  bool of_capsules = false;        // which pool has the buffer
+  BufferOf buffer_of = BufferOf::kData;
   observe::OpColumn column = observe::OpColumn::kOther;
   uint64_t counted_bytes = 0;
   ListHook waiting;  // for a buffer

@@ -34,16 +34,37 @@ void IoPort::UseCounters(observe::ReactorCounters* counters) {
 IoCommand* IoPort::Take(IoQueue& queue, uint32_t of_capsule_bytes) {
   block::Segment buffer;
   if (of_capsule_bytes > 0 && !of_capsules_.Take(of_capsule_bytes, buffer)) return nullptr;
-  if (free_.empty() && !AddCommand(commands_max_)) {
+  IoCommand* const command = TakeFree(queue);
+  if (command == nullptr) {
     if (of_capsule_bytes > 0) of_capsules_.Give(buffer);
     return nullptr;
   }
+  command->buffer = buffer;
+  command->buffer_of = BufferOf::kCapsules;
+  command->data = {&command->buffer, of_capsule_bytes > 0 ? 1U : 0U};
+  return command;
+}
+
+IoCommand* IoPort::TakeReceived(IoQueue& queue, std::span<const uint8_t> data) {
+  block::Segment buffer;
+  if (!received_.Keep(data, buffer)) return nullptr;
+  IoCommand* const command = TakeFree(queue);
+  if (command == nullptr) {
+    received_.LetGo(buffer);
+    return nullptr;
+  }
+  command->buffer = buffer;
+  command->buffer_of = BufferOf::kReceived;
+  command->data = {&command->buffer, 1};
+  return command;
+}
+
+IoCommand* IoPort::TakeFree(IoQueue& queue) {
+  if (free_.empty() && !AddCommand(commands_max_)) return nullptr;
   IoCommand& command = *commands_[free_.back()];
   free_.pop_back();
   command.queue = &queue;
-  command.buffer = buffer;
-  command.of_capsules = of_capsule_bytes > 0;
-  command.data = {&command.buffer, of_capsule_bytes > 0 ? 1U : 0U};
+  command.buffer_of = BufferOf::kData;
   return &command;
 }
 
@@ -60,11 +81,7 @@ bool IoPort::AddCommand(size_t most) {
 IoCommand* IoPort::TakeRestored(IoQueue& queue) {
   constexpr size_t kTags = 1U << 16;
   if (free_.empty() && !AddCommand(kTags)) return nullptr;
-  IoCommand& command = *commands_[free_.back()];
-  free_.pop_back();
-  command.queue = &queue;
-  command.of_capsules = false;
-  return &command;
+  return TakeFree(queue);
 }
 
 bool IoPort::TakeShare(IoCommand& command) {
@@ -73,7 +90,7 @@ bool IoPort::TakeShare(IoCommand& command) {
   if (used > 0 && used + command.data_bytes > share_bytes_) return false;
   if (!data_.Take(command.data_bytes, command.buffer)) return false;
   used += command.data_bytes;
-  command.of_capsules = false;
+  command.buffer_of = BufferOf::kData;
   command.data = {&command.buffer, 1};
   return true;
 }
@@ -88,12 +105,7 @@ bool IoPort::TakeBuffer(IoCommand& command) {
 
 void IoPort::Give(IoCommand& command) {
   if (command.waiting.linked()) command.waiting.Unlink();
-  if (command.buffer.region != nullptr) {
-    if (!command.of_capsules) command.queue->data_bytes() -= command.data_bytes;
-    (command.of_capsules ? of_capsules_ : data_).Give(command.buffer);
-    if (!trim_.pending()) reactor_.AddTimer(trim_, reactor_.now_ns() + kTrimNs);
-  }
-  command.buffer = {};
+  if (command.buffer.region != nullptr) GiveBuffer(command);
   command.data = {};
   command.plans_later = command.for_control = false;
   command.queue = nullptr;
@@ -101,10 +113,29 @@ void IoPort::Give(IoCommand& command) {
   ServeLater();
 }
 
+void IoPort::GiveBuffer(IoCommand& command) {
+  switch (command.buffer_of) {
+    case BufferOf::kData:
+      command.queue->data_bytes() -= command.data_bytes;
+      data_.Give(command.buffer);
+      break;
+    case BufferOf::kCapsules:
+      of_capsules_.Give(command.buffer);
+      break;
+    case BufferOf::kReceived:
+      received_.LetGo(command.buffer);
+      break;
+  }
+  command.buffer = {};
+  command.data = {};
+  if (!trim_.pending()) reactor_.AddTimer(trim_, reactor_.now_ns() + kTrimNs);
+}
+
 void IoPort::TrimTimer::Fire(Timer& timer) {
   IoPort& port = static_cast<TrimTimer&>(timer).port;
   const bool data_left = port.data_.Trim();
   const bool capsules_left = port.of_capsules_.Trim();
+  port.received_.Trim();
   if (data_left || capsules_left) port.reactor_.AddTimer(timer, port.reactor_.now_ns() + kTrimNs);
 }
 
@@ -234,6 +265,7 @@ void IoPort::Done(IoCommand& command) {
     const bool failed = command.status != block::IoStatus::kOk;
     recorder_->Ended(*space.counters, command, command.column, failed ? 0 : command.counted_bytes, failed);
   }
+  LetGoOfReceived(command);
   LeaveStorage(command);
 }
 

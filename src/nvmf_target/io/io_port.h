@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the I/O queues of hosts share on one reactor: memory for commands and their data, a buffer to receive to, and the namespaces that each
+// What the I/O queues of hosts share on one reactor: memory for commands and their data, buffers to receive to, and the namespaces that each
 // subsystem has there. Nothing of it is shared with other reactors.
 //
 // Memory has limits, and who finds none waits: commands for a buffer, in the order in which they came, and connections with a command that
@@ -24,9 +24,10 @@
 #include "block/pipeline.h"
 #include "nvme/target/reservations/reservation.h"
 #include "nvme/target/subsystem.h"
-#include "nvmf_target/io/data_buffers.h"
 #include "nvmf_target/io/io_command.h"
 #include "nvmf_target/io/write_order.h"
+#include "nvmf_target/memory/data_buffers.h"
+#include "nvmf_target/memory/receive_buffers.h"
 #include "nvmf_target/socket/target_stream.h"
 #include "observe/reactor_counters.h"
 #include "observe/recorder.h"
@@ -50,7 +51,9 @@ struct NamespacePort {
   // The reservation says which host may do what; nullptr: each may do everything, as none holds one. All reactors have the same once the command
   // that has changed it is answered.
   std::shared_ptr<const nvme::target::Reservation> reservation;
-  bool shut = false;              // nobody may use it, as nobody knows whom to keep out
+  bool shut = false;  // nobody may use it, as nobody knows whom to keep out
+  // So many writes are copied before the data of one is kept where it was received again: storage was not through at once with the last that was.
+  uint32_t copies_left = 0;
   uint32_t to_end = 0;            // of what is in flight: whose hosts may not have it executed any more
   Event* rights_ended = nullptr;  // who has changed the reservation waits for these
 };
@@ -76,7 +79,6 @@ struct PortLimits {
 
 class IoPort final : private observe::InFlightSource {
  public:
-  static constexpr uint32_t kReceiveBufferBytes = 256 * 1024;
   static constexpr uint64_t kTrimNs = 5 * kNsPerSecond;
   static constexpr uint32_t kShares = 8;  // that a queue has one of
 
@@ -94,7 +96,7 @@ class IoPort final : private observe::InFlightSource {
   // The one core that the reactor's thread is bound to; -1: to none alone, or not known before LearnCpu. Any thread.
   int cpu() const { return cpu_.load(std::memory_order_relaxed); }
   // ---- The rest on the reactor.
-  std::span<uint8_t> receive_buffer() { return receive_buffer_; }
+  std::span<uint8_t> receive_buffer() { return received_.Current(); }
   void LearnCpu();
   void UseCounters(observe::ReactorCounters* counters);
   // No queue is left.
@@ -106,6 +108,14 @@ class IoPort final : private observe::InFlightSource {
   // ---- Commands and their memory
   // nullptr: there are too many. `of_capsule_bytes`: of data that comes along.
   IoCommand* Take(IoQueue& queue, uint32_t of_capsule_bytes);
+  // The same of a command whose data stays where it was received, in the receive buffer. nullptr: it can't.
+  IoCommand* TakeReceived(IoQueue& queue, std::span<const uint8_t> data);
+  // Storage does not need the data of such a command any more, or never has: other data may be received there. Nothing for any other command.
+  void LetGoOfReceived(IoCommand& command) {
+    if (command.buffer_of == BufferOf::kReceived && command.buffer.region != nullptr) GiveBuffer(command);
+  }
+  // Commands whose data is kept where it was received.
+  uint32_t kept() const { return received_.kept(); }
   // Of a queue that comes from another process, for what was in flight there: only tags are limited. nullptr: there are none.
   IoCommand* TakeRestored(IoQueue& queue);
   IoCommand* Find(uint16_t tag) { return tag < commands_.size() ? commands_[tag].get() : nullptr; }
@@ -145,6 +155,8 @@ class IoPort final : private observe::InFlightSource {
   };
 
   bool AddCommand(size_t most);
+  IoCommand* TakeFree(IoQueue& queue);
+  void GiveBuffer(IoCommand& command);
   bool TakeShare(IoCommand& command);
   // What has come back goes to who waits for it, at the reactor's next turn.
   void ServeLater();
@@ -157,7 +169,7 @@ class IoPort final : private observe::InFlightSource {
   std::atomic<int> cpu_{-1};
   const uint32_t commands_max_;
   const uint64_t share_bytes_;  // of data_, that one queue may have
-  std::vector<uint8_t> receive_buffer_ = std::vector<uint8_t>(kReceiveBufferBytes);
+  ReceiveBuffers received_;
   DataBuffers data_;
   DataBuffers of_capsules_;
   std::vector<std::unique_ptr<IoCommand>> commands_;  // by tag; made as they are needed

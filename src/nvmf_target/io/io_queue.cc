@@ -17,6 +17,7 @@ using nvme::tcp::TargetCommand;
 namespace {
 
 constexpr uint32_t kNoNamespace = UINT32_MAX;  // an identifier that none has
+constexpr uint32_t kCopiesBetween = 4096;      // commands, from one whose data was kept to the next try
 
 block::Op OpOf(IoPlan::Kind kind) {
   switch (kind) {
@@ -44,6 +45,7 @@ IoQueue::IoQueue(Parts parts)
       connection_(parts_.connection.get()),
       was_handed_over_(!parts_.commands.empty()) {
   connection_->SetOwner(*this);
+  connection_->SetLooksAhead(parts_.tuning.looks_ahead);
 }
 
 IoQueue::~IoQueue() {
@@ -58,8 +60,7 @@ void IoQueue::Start() {
 void IoQueue::Open() {
   if (std::exchange(opened_, true) || connection_->ended()) return;
   parts_.stream->SetReads(false);
-  if (const cleat::Status started =
-          parts_.stream->Start(parts_.port.reactor(), parts_.port.receive_buffer(), *this, parts_.tuning);
+  if (const cleat::Status started = parts_.stream->Start(parts_.port.reactor(), *this, parts_.tuning);
       !started.ok()) {
     connection_->Abort(started.error());
     return;
@@ -100,6 +101,31 @@ TargetCommand* IoQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_capsu
   return command;
 }
 
+TargetCommand* IoQueue::TakeHere(const SubmissionEntry& entry, std::span<const uint8_t> here) {
+  NamespacePort* const space = parts_.subsystem.Find(entry.nsid);
+  if (parts_.tuning.keeps_data && space != nullptr &&
+      entry.opcode == static_cast<uint8_t>(nvme::Opcode::kWrite)) {
+    if (space->copies_left > 0) {
+      --space->copies_left;
+    } else if (IoCommand* const command = parts_.port.TakeReceived(*this, here)) {
+      return command;
+    }
+  }
+  return Take(entry, static_cast<uint32_t>(here.size()));
+}
+
+void IoQueue::Ahead(const SubmissionEntry& entry) {
+  const NamespacePort* const space = parts_.subsystem.Find(entry.nsid);
+  if (space == nullptr || !space->channel->wants_prefetch()) return;
+  const uint64_t block = uint64_t{entry.cdw11} << 32 | entry.cdw10;
+  const uint64_t offset_bytes = block * space->channel->geometry().logical_block_bytes;
+  if (entry.opcode == static_cast<uint8_t>(nvme::Opcode::kRead)) {
+    space->channel->Prefetch(block::Op::kRead, offset_bytes);
+  } else if (entry.opcode == static_cast<uint8_t>(nvme::Opcode::kWrite)) {
+    space->channel->Prefetch(block::Op::kWrite, offset_bytes);
+  }
+}
+
 TargetCommand* IoQueue::Find(uint16_t tag) {
   IoCommand* const command = parts_.port.Find(tag);
   return command != nullptr && command->queue == this ? command : nullptr;
@@ -111,23 +137,24 @@ void IoQueue::Run(TargetCommand& of_target) {
     return AnswerFabrics(command);
   const NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
   if (space == nullptr) [[unlikely]]
-    return connection_->Answer(command, kInvalidNamespace);
+    return Refuse(command, kInvalidNamespace);
   if (parts_.subsystem.path_status != 0 && !was_handed_over_) [[unlikely]]
-    return connection_->Answer(command, Status(parts_.subsystem.path_status));
+    return Refuse(command, Status(parts_.subsystem.path_status));
   command.epoch = space->epoch;
   IoPlan plan;
   const Status refusal =
       PlanOf(command.entry, space->channel->geometry(), space->channel->mode(), command.data_bytes, plan);
   if (!refusal.ok() || plan.kind == IoPlan::Kind::kNothing) [[unlikely]]
-    return connection_->Answer(command, refusal);
+    return Refuse(command, refusal);
   // A read that brings data along: what for, nobody knows.
   if (command.in_capsule && !plan.to_target) [[unlikely]]
-    return connection_->Answer(command, kSglTypeInvalid);
+    return Refuse(command, kSglTypeInvalid);
   Plan(command, plan);
   if (command.for_control && parts_.on_reservation == nullptr) [[unlikely]]
-    return connection_->Answer(command, kInvalidOpcode);
+    return Refuse(command, kInvalidOpcode);
   const bool needs_buffer = command.data.empty() && (command.op == block::Op::kRead || plan.to_target);
-  if (!needs_buffer) return Submit(command);
+  if (!needs_buffer)
+    return command.buffer_of == BufferOf::kReceived ? SubmitReceived(command) : Submit(command);
   if (parts_.port.TakeBuffer(command)) GoOn(command);
 }
 
@@ -228,7 +255,7 @@ Status IoQueue::WhyNotExecuted(const IoCommand& command, const NamespacePort* sp
 void IoQueue::Submit(IoCommand& command) {
   NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
   if (const Status refusal = WhyNotExecuted(command, space); !refusal.ok()) [[unlikely]]
-    return connection_->Answer(command, refusal);
+    return Refuse(command, refusal);
   if (command.for_control) [[unlikely]]
     return CallControl(command);
   if (ChangesData(command.op)) {
@@ -237,6 +264,23 @@ void IoQueue::Submit(IoCommand& command) {
     if (parts_.port.order().Holds(command, *space)) return;
   }
   ToStorage(command, *space);
+}
+
+// Storage has no part in it.
+void IoQueue::Refuse(IoCommand& command, Status status) {
+  parts_.port.LetGoOfReceived(command);
+  connection_->Answer(command, status);
+}
+
+// What storage is not through with at once keeps a whole buffer. So the next ones are copied, and one is tried again after a while.
+void IoQueue::SubmitReceived(IoCommand& command) {
+  NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
+  CLEAT_CHECK(space != nullptr);  // else Run has answered
+  IoPort& port = parts_.port;     // the command, and the queue with it, may be gone
+  const uint32_t before = port.kept();
+  Submit(command);
+  if (port.kept() >= before) [[unlikely]]
+    space->copies_left = kCopiesBetween;
 }
 
 void IoQueue::GoOnAfterOlder(IoCommand& command) {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -111,6 +112,9 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   // TargetConnectionOwner
   nvme::tcp::TargetCommand* Take(const nvme::fabrics::SubmissionEntry& entry,
                                  uint32_t in_capsule_bytes) override;
+  nvme::tcp::TargetCommand* TakeHere(const nvme::fabrics::SubmissionEntry& entry,
+                                     std::span<const uint8_t> here) override;
+  void Ahead(const nvme::fabrics::SubmissionEntry& entry) override;
   nvme::tcp::TargetCommand* Find(uint16_t tag) override;
   void Run(nvme::tcp::TargetCommand& command) override;
   void DataCame(nvme::tcp::TargetCommand& command) override;
@@ -118,6 +122,7 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   void Ended(const Error& reason) override;
   // StreamOwner
   void BeginTurn() override { parts_.port.BeginTurn(); }
+  std::span<uint8_t> ReceiveBuffer() override { return parts_.port.receive_buffer(); }
   bool MayReceive() override { return !EndIfExpired(); }
   void EndTurn() override;
 
@@ -127,11 +132,12 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   void Plan(IoCommand& command, const IoPlan& plan);
   void GoOn(IoCommand& command);
   void Submit(IoCommand& command);
+  void SubmitReceived(IoCommand& command);
+  void Refuse(IoCommand& command, nvme::Status status);
   nvme::Status WhyNotExecuted(const IoCommand& command, const NamespacePort* space) const;
   void CallControl(IoCommand& command);
   void AnswerReservation(IoCommand& command, const nvme::target::Answer& answer);
   void ToStorage(IoCommand& command, NamespacePort& space);
-  void SubmitTransfer(IoCommand& command, NamespacePort& space);
   void ContinueRanges(IoCommand& command);
   bool NextRange(IoCommand& command, nvme::Status& refusal);
   static bool TakeRange(IoCommand& command);

@@ -31,12 +31,10 @@ TargetStream::~TargetStream() {
   Stop();
 }
 
-Status TargetStream::Start(Reactor& reactor, std::span<uint8_t> receive_buffer, StreamOwner& owner,
-                           const StreamTuning& tuning) {
+Status TargetStream::Start(Reactor& reactor, StreamOwner& owner, const StreamTuning& tuning) {
   CLEAT_CHECK(reactor_ == nullptr && fd_.valid());
   CLEAT_TRY(watch_.Start(reactor, fd_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP));
   reactor_ = &reactor;
-  receive_buffer_ = receive_buffer;
   owner_ = &owner;
   tuning_ = tuning;
   readable_ = writable_ = true;
@@ -198,7 +196,7 @@ bool TargetStream::ReceiveSome() {
   bool worked = false;
   for (int reads = 0; reads < kReadsMax && may_receive() && may_read(); ++reads) {
     std::array<iovec, kPieces> pieces;
-    const uint32_t count = connection_.ReceiveSpace(pieces, receive_buffer_);
+    const uint32_t count = connection_.ReceiveSpace(pieces, owner_->ReceiveBuffer());
     const size_t received = Read(std::span(pieces).first(count));
     if (received == 0) return worked;
     worked = true;

@@ -42,6 +42,8 @@ class StreamOwner {
  public:
   // What is received from here on has come by now.
   virtual void BeginTurn() {}
+  // Memory to receive to (receiver.h), kReceiveBufferLeastBytes at least: until what came is handed to the connection.
+  virtual std::span<uint8_t> ReceiveBuffer() = 0;
   // Something was read, and is handed to the connection next. False: the connection has ended.
   virtual bool MayReceive() { return true; }
   // What was to be answered is with the kernel, as far as it takes it. The stream may be stopped and destroyed.
@@ -56,6 +58,8 @@ struct StreamTuning {
   bool batches_sends = true;        // all that a poll has answered in one system call; else one PDU each
   bool reads_without_event = true;  // while it is polled; else when the socket says so
   bool follows_packets = true;      // to the reactor on whose core they are processed; else in turn
+  bool keeps_data = true;           // that has come with its command, where it is; else copies it
+  bool looks_ahead = true;          // to the next command, for what storage may bring into the cache
 };
 
 // The key that a host names by an identity, which may be anything (Target::KeyFor). Called on the reactor that the connection begins on.
@@ -71,9 +75,8 @@ class TargetStream final : private Poller {
   TargetStream(UniqueFd fd, std::string peer, nvme::tcp::TargetConnection& connection, KeyOfHost key_of_host);
   ~TargetStream() override;
 
-  // `receive_buffer` (receiver.h) is shared by the reactor's streams; it and both references outlive what is started.
-  Status Start(Reactor& reactor, std::span<uint8_t> receive_buffer, StreamOwner& owner,
-               const StreamTuning& tuning);
+  // Both references outlive what is started.
+  Status Start(Reactor& reactor, StreamOwner& owner, const StreamTuning& tuning);
   // Off the reactor; the socket stays open. Also from EndTurn.
   void Stop();
   // With Stop. What the kernel has is still sent, and the orderly end of TLS if the kernel takes it at once.
@@ -168,7 +171,6 @@ class TargetStream final : private Poller {
   bool knows_kind_ = false;   // LookAtFirstByte
   bool reads_ = true;
   Reactor* reactor_ = nullptr;  // nullptr: stopped
-  std::span<uint8_t> receive_buffer_;
   StreamOwner* owner_ = nullptr;
   StreamTuning tuning_;
   Watch watch_{*this};

@@ -72,7 +72,7 @@ bool TargetStream::ReceiveByTls() {
     if (!tls_->may_have_data && (!may_read() || ReadRecords() == 0)) return worked;
     worked = true;
     std::array<iovec, kPieces> pieces;
-    const uint32_t count = connection_.ReceiveSpace(pieces, receive_buffer_);
+    const uint32_t count = connection_.ReceiveSpace(pieces, owner_->ReceiveBuffer());
     const Result<size_t> got = tls_->session->Read(std::span(pieces).first(count));
     tls_->may_have_data = got.ok() && *got > 0;
     if (!got.ok()) {

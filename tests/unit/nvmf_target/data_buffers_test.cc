@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nvmf_target/io/data_buffers.h"
+#include "nvmf_target/memory/data_buffers.h"
 
 #include <gtest/gtest.h>
 

@@ -36,8 +36,9 @@ class Scene final : public StreamOwner {
       return nvme::target::SecuredKey{std::move(key), {test::kTlsHost, test::kTlsSubsystem, nullptr}};
     };
     stream = std::make_unique<TargetStream>(UniqueFd(fds[1]), "10.0.0.7:4711", connection, key_of);
-    CLEAT_CHECK(stream->Start(*reactor, buffer, *this, {}).ok());
+    CLEAT_CHECK(stream->Start(*reactor, *this, {}).ok());
   }
+  std::span<uint8_t> ReceiveBuffer() override { return buffer; }
   void EndTurn() override {
     if (connection.ended()) stream->Close();
   }
