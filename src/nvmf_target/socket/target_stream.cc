@@ -18,6 +18,8 @@ namespace {
 // A record of TLS that has a part of the handshake; ICReq begins with 0 (TCP transport 1.0, 3.6.1.1).
 constexpr uint8_t kTlsHandshake = 0x16;
 
+constexpr uint32_t kEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+
 }  // namespace
 
 TargetStream::TargetStream(UniqueFd fd, std::string peer, nvme::tcp::TargetConnection& connection,
@@ -33,7 +35,7 @@ TargetStream::~TargetStream() {
 
 Status TargetStream::Start(Reactor& reactor, StreamOwner& owner, const StreamTuning& tuning) {
   CLEAT_CHECK(reactor_ == nullptr && fd_.valid());
-  CLEAT_TRY(watch_.Start(reactor, fd_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP));
+  CLEAT_TRY(watch_.Start(reactor, fd_.get(), kEvents));
   reactor_ = &reactor;
   owner_ = &owner;
   tuning_ = tuning;
@@ -68,8 +70,9 @@ int TargetStream::incoming_cpu() const {
   return getsockopt(fd_.get(), SOL_SOCKET, SO_INCOMING_CPU, &cpu, &bytes) == 0 ? cpu : -1;
 }
 
-void TargetStream::Watch::OnEvent(FdWatch& watch, uint32_t /*events*/) {
+void TargetStream::Watch::OnEvent(FdWatch& watch, uint32_t events) {
   TargetStream& stream = static_cast<Watch&>(watch).stream;
+  if (events == EPOLLOUT && stream.writable_) return;  // it is back in epoll, and that is no news
   stream.readable_ = stream.writable_ = true;
   stream.reactor_->Activate(stream);
 }
@@ -82,6 +85,7 @@ bool TargetStream::Poll() {
     worked |= tls_ == nullptr ? SendSome() : SendByTls();
   }
   if (tls_ != nullptr && worked) ReleaseLater();
+  if (worked && ++busy_turns_ >= kTurnsToLeave && watch_.watching()) LeaveEpoll();
   if (!stalls()) {
     stall_.Cancel();
   } else if (!stall_.pending()) {
@@ -94,8 +98,21 @@ bool TargetStream::Poll() {
 
 // An event that comes after this look sets its flag and activates the poller again.
 bool TargetStream::Arm() {
+  busy_turns_ = 0;
+  if (!watch_.watching() && !EnterEpoll()) return false;
   const bool may_have_data = reads_ && (readable_ || (tls_ != nullptr && tls_->may_have_data));
   return !(may_have_data && !connection_.waits()) && !(writable_ && wants_to_send());
+}
+
+// Each packet of a connection that epoll watches costs its event, on the core that processes the packet and with the socket locked meanwhile, and
+// another look here. Who reads all the time learns nothing from it; who waits for room to send does.
+void TargetStream::LeaveEpoll() {
+  if (tuning_.leaves_epoll && tuning_.reads_without_event && reads_ && writable_) watch_.Stop();
+}
+
+// What has come meanwhile is an event at once.
+bool TargetStream::EnterEpoll() {
+  return watch_.Start(*reactor_, fd_.get(), kEvents).ok();
 }
 
 bool TargetStream::owes_data() const {
@@ -152,7 +169,11 @@ size_t TargetStream::Write(std::span<iovec> pieces) {
   } while (sent < 0 && errno == EINTR);
   if (sent < 0) {
     writable_ = false;
-    if (errno != EAGAIN) Broken("sending", errno);
+    if (errno != EAGAIN) {
+      Broken("sending", errno);
+    } else if (!watch_.watching()) {
+      writable_ = !EnterEpoll();  // nobody says when there is room: it is tried at the next turn
+    }
     return 0;
   }
   moved_bytes_ += static_cast<size_t>(sent);

@@ -57,6 +57,7 @@ class StreamOwner {
 struct StreamTuning {
   bool batches_sends = true;        // all that a poll has answered in one system call; else one PDU each
   bool reads_without_event = true;  // while it is polled; else when the socket says so
+  bool leaves_epoll = true;         // while polling finds enough to do, so that no packet has an event
   bool follows_packets = true;      // to the reactor on whose core they are processed; else in turn
   bool keeps_data = true;           // that has come with its command, where it is; else copies it
   bool looks_ahead = true;          // to the next command, for what storage may bring into the cache
@@ -105,6 +106,8 @@ class TargetStream final : private Poller {
     if (added()) reactor_->Activate(*this);
   }
   const std::string& peer() const { return peer_; }
+  // For tests: whether each packet is an event (StreamTuning::leaves_epoll).
+  bool in_epoll() const { return watch_.watching(); }
   // The core that the kernel has processed its last packet on; -1: not known.
   int incoming_cpu() const;
 
@@ -135,9 +138,13 @@ class TargetStream final : private Poller {
   static constexpr size_t kPieces = 256;
   static constexpr int kReadsMax = 4;  // of one turn, so that others have theirs
   static constexpr int kSendsMax = 8;
+  static constexpr uint32_t kTurnsToLeave = 64;  // that found something, since it was armed
 
   bool Poll() override;
   bool Arm() override;
+  void LeaveEpoll();
+  // False: the kernel can't, and it has to be tried again.
+  bool EnterEpoll();
   bool SendSome();
   bool ReceiveSome();
   // Whether the first byte is there, which says whether the connection is TLS.
@@ -175,6 +182,7 @@ class TargetStream final : private Poller {
   StreamTuning tuning_;
   Watch watch_{*this};
   StallTimer stall_{*this};
+  uint32_t busy_turns_ = 0;
   uint64_t moved_bytes_ = 0;     // either way
   uint64_t stall_begun_at_ = 0;  // moved_bytes_ when stall_ was set
   bool readable_ = false;
