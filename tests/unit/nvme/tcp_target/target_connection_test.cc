@@ -290,5 +290,115 @@ TEST(TargetConnection, AWrongDataDigestFailsItsCommandAlone) {
   EXPECT_TRUE(Read<CapsuleResp>(sent, sizeof(CapsuleResp)).entry.status().ok());
 }
 
+// A write of `data` bytes in its capsule, each of which is `content`.
+Bytes WriteOf(uint16_t cid, uint32_t data, uint8_t content, bool digest = false) {
+  Bytes bytes = CapsuleOf({.cid = cid, .sgl = fabrics::kSglInCapsule, .length = data, .data = data});
+  std::fill(bytes.begin() + sizeof(CapsuleCmd), bytes.end(), content);
+  if (!digest) return bytes;
+  bytes[1] |= kFlagDataDigest;
+  const uint32_t value = Crc32cOf(bytes.data() + sizeof(CapsuleCmd), data);
+  const auto* const at = reinterpret_cast<const uint8_t*>(&value);
+  bytes.insert(bytes.end(), at, at + kDigestBytes);
+  const auto whole = static_cast<uint32_t>(bytes.size());
+  std::memcpy(bytes.data() + offsetof(CommonHeader, pdu_bytes), &whole, sizeof(whole));
+  return bytes;
+}
+
+// Hands the bytes to the connection in one piece.
+void ReceiveTogether(TargetConnection& connection, const Bytes& bytes, Bytes& buffer) {
+  std::array<iovec, 3> iovecs;
+  const uint32_t count = connection.ReceiveSpace(iovecs, buffer);
+  ASSERT_EQ(count, 1U);
+  ASSERT_LE(bytes.size(), iovecs[0].iov_len);
+  std::memcpy(iovecs[0].iov_base, bytes.data(), bytes.size());
+  connection.Received(bytes.size());
+}
+
+TEST(TargetConnection, DataThatHasComeWholeStaysWhereItIsIfTheOwnerKeepsIt) {
+  for (const uint8_t digests : {uint8_t{0}, kDataDigestEnable}) {
+    SCOPED_TRACE(int{digests});
+    Scene scene(digests);
+    scene.owner.keeps = true;
+    Bytes buffer(8192, 0);
+    std::vector<uint8_t> contents;
+    scene.owner.run = [&](test::OwnedCommand& command) {
+      const block::Segment& data = command.data[0];
+      EXPECT_TRUE(data.data() >= buffer.data() && data.data() + 512 <= buffer.data() + buffer.size());
+      EXPECT_EQ(Bytes(data.data(), data.data() + 512), Bytes(512, data.data()[0]));
+      contents.push_back(data.data()[0]);
+      scene.connection.Answer(command, Status(0));
+    };
+    const bool digest = digests != 0;
+    ReceiveTogether(scene.connection, Joined(WriteOf(1, 512, 0x11, digest), WriteOf(2, 512, 0x22, digest)),
+                    buffer);
+    EXPECT_EQ(contents, (std::vector<uint8_t>{0x11, 0x22}));
+    EXPECT_EQ(scene.owner.offered, 2U);
+    if (!digest) continue;
+    Bytes wrong = WriteOf(3, 512, 0x33, digest);
+    wrong.back() ^= 1;
+    ReceiveTogether(scene.connection, wrong, buffer);
+    EXPECT_EQ(contents.size(), 2U) << "it does not run";
+  }
+}
+
+TEST(TargetConnection, DataThatHasNotComeWholeOrHasWaitedIsCopied) {
+  for (const uint8_t digests : {uint8_t{0}, kDataDigestEnable}) {
+    Scene scene(digests);
+    scene.owner.keeps = true;
+    uint32_t ran = 0;
+    scene.owner.run = [&](test::OwnedCommand& command) {
+      EXPECT_EQ(command.bytes, Bytes(512, 0x44));
+      ++ran;
+      scene.connection.Answer(command, Status(0));
+    };
+    const Bytes write = WriteOf(1, 512, 0x44, digests != 0);
+    for (const size_t cut : {sizeof(CapsuleCmd), sizeof(CapsuleCmd) + 100, write.size() - 1}) {
+      Bytes buffer(8192, 0);
+      ReceiveTogether(scene.connection, {write.begin(), write.begin() + static_cast<ptrdiff_t>(cut)}, buffer);
+      test::ReceiveAll(scene.connection, {write.begin() + static_cast<ptrdiff_t>(cut), write.end()});
+    }
+    EXPECT_EQ(ran, 3U);
+    EXPECT_EQ(scene.owner.offered, 0U);
+  }
+  Scene scene;
+  scene.owner.keeps = true;
+  scene.owner.room = 0;
+  Bytes buffer(8192, 0);
+  ReceiveTogether(scene.connection, WriteOf(1, 512, 0x55), buffer);
+  ASSERT_TRUE(scene.connection.waits());
+  scene.owner.offered = 0;
+  scene.owner.room = 1;
+  scene.connection.Resume();
+  EXPECT_EQ(scene.owner.offered, 0U);
+  EXPECT_EQ(scene.connection.running(), 1U);
+  scene.connection.Abort(Error(ErrorCode::kCancelled, "the test's end"));
+  for (const auto& command : scene.owner.pool) {
+    if (command->in_use) scene.connection.Answer(*command, Status(0));
+  }
+}
+
+TEST(TargetConnection, WhoLooksAheadHearsOfEachCommandBeforeTheOneInFrontOfItRuns) {
+  for (const bool looks : {false, true}) {
+    Scene scene;
+    scene.connection.SetLooksAhead(looks);
+    std::vector<size_t> heard;  // when each ran
+    scene.owner.run = [&](test::OwnedCommand& command) {
+      heard.push_back(scene.owner.ahead.size());
+      scene.connection.Answer(command, Status(0));
+    };
+    Bytes buffer(8192, 0);
+    const Bytes three = Joined(Joined(CapsuleOf({.cid = 1}), WriteOf(2, 512, 0)), CapsuleOf({.cid = 3}));
+    ReceiveTogether(scene.connection, three, buffer);
+    EXPECT_EQ(scene.owner.ahead, looks ? (std::vector<uint16_t>{1, 2, 3}) : std::vector<uint16_t>());
+    EXPECT_EQ(heard, looks ? (std::vector<size_t>{2, 3, 3}) : (std::vector<size_t>{0, 0, 0}));
+    // A part of a command is nothing yet, and what is no command is none.
+    scene.owner.ahead.clear();
+    Bytes part = CapsuleOf({.cid = 4});
+    part.resize(part.size() - 1);
+    ReceiveTogether(scene.connection, part, buffer);
+    EXPECT_TRUE(scene.owner.ahead.empty());
+  }
+}
+
 }  // namespace
 }  // namespace cleat::nvme::tcp

@@ -53,6 +53,15 @@ class TargetOwner final : public TargetConnectionOwner {
     }
     return nullptr;
   }
+  TargetCommand* TakeHere(const fabrics::SubmissionEntry& entry, std::span<const uint8_t> here) override {
+    ++offered;
+    auto* const command = static_cast<OwnedCommand*>(Take(entry, static_cast<uint32_t>(here.size())));
+    if (command == nullptr || !keeps) return command;
+    command->region = block::MemoryRegion::Borrow(const_cast<uint8_t*>(here.data()), here.size());
+    command->segment.region = command->region.get();
+    return command;
+  }
+  void Ahead(const fabrics::SubmissionEntry& entry) override { ahead.push_back(entry.cid); }
   TargetCommand* Find(uint16_t tag) override {
     return tag < pool.size() && pool[tag]->in_use ? pool[tag].get() : nullptr;
   }
@@ -70,6 +79,9 @@ class TargetOwner final : public TargetConnectionOwner {
   std::vector<std::unique_ptr<OwnedCommand>> pool;
   uint32_t room = UINT32_MAX;  // commands that Take still gives
   uint32_t given = 0;
+  bool keeps = false;  // data that has come stays where it is
+  uint32_t offered = 0;
+  std::vector<uint16_t> ahead;  // CIDs
   std::function<void(OwnedCommand&)> run = [](OwnedCommand&) {};
   std::function<void(OwnedCommand&)> data_came = [](OwnedCommand&) {};
   std::optional<std::string> ended;
