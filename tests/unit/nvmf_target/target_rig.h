@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,6 +65,7 @@ class Storage final : public block::Device {
   std::vector<block::Request*> queued;
   uint64_t flushes = 0;
   uint64_t fua_writes = 0;
+  std::set<const block::MemoryRegion*> written_from;
   uint64_t longest_discard = 0;
   block::IoStatus fails = block::IoStatus::kOk;
 
@@ -118,6 +120,7 @@ class Storage final : public block::Device {
         break;
       case block::Op::kWrite:
         block::Gather(request.segments, 0, at, request.length_bytes);
+        written_from.insert(request.segments[0].region);
         fua_writes += request.fua ? 1 : 0;
         break;
       case block::Op::kFlush:
