@@ -161,6 +161,84 @@ TEST(TargetStreamTest, AnIdleConnectionHasNoBuffersAndGoesOnWithWhatComes) {
   EXPECT_GT(scene.stream->buffer_bytes(), 0U);
 }
 
+// A command that reads, or one without data.
+Bytes CommandOf(uint16_t cid, uint32_t data_bytes) {
+  nvme::tcp::CapsuleCmd capsule;
+  capsule.header = {nvme::tcp::PduType::kCapsuleCmd, 0, sizeof(capsule), 0, sizeof(capsule)};
+  capsule.entry.opcode = 2;
+  capsule.entry.cid = cid;
+  capsule.entry.data.type = nvme::fabrics::kSglByTransport;
+  capsule.entry.data.length_bytes = data_bytes;
+  const auto* const at = reinterpret_cast<const uint8_t*>(&capsule);
+  return {at, at + sizeof(capsule)};
+}
+
+// Of a queue whose reads are answered at once.
+struct BusyScene {
+  BusyScene() {
+    scene.Send(IcRequest());
+    CLEAT_CHECK(scene.Receive().size() == sizeof(nvme::tcp::IcResp));
+    scene.connection.BecomeQueue(1024, true, 0);
+    scene.owner.run = [this](nvme::tcp::test::OwnedCommand& command) {
+      command.Give(command.data_bytes);
+      scene.connection.Answer(command, nvme::Status(0), 0, command.data_bytes);
+    };
+  }
+  // One command at each turn, with a turn that finds nothing now and then.
+  void Hurry(int commands, uint32_t data_bytes = 0) {
+    for (int i = 0; i < commands; ++i) {
+      const Bytes command = CommandOf(static_cast<uint16_t>(i), data_bytes);
+      CLEAT_CHECK(send(scene.host.get(), command.data(), command.size(), MSG_NOSIGNAL) ==
+                  static_cast<ssize_t>(command.size()));
+      scene.reactor->RunOnce();
+      scene.clock.AdvanceBy(kNsPerUs);
+      if (i % 5 == 0) scene.reactor->RunOnce();
+    }
+  }
+  bool in_epoll() const { return scene.stream->in_epoll(); }
+
+  Scene scene;
+};
+
+TEST(TargetStreamTest, ABusyConnectionLeavesEpollAndIsBackBeforeItSleeps) {
+  BusyScene busy;
+  Scene& scene = busy.scene;
+  EXPECT_TRUE(busy.in_epoll());
+  for (int i = 0; i < 3; ++i) {
+    busy.Hurry(200);
+    EXPECT_FALSE(busy.in_epoll());
+    EXPECT_EQ(scene.Receive().size(), 200 * sizeof(nvme::tcp::CapsuleResp));
+    scene.Turn();
+    EXPECT_TRUE(busy.in_epoll());
+    scene.Send(CommandOf(1, 0));  // it sleeps by now, and is woken
+    EXPECT_EQ(scene.Receive().size(), sizeof(nvme::tcp::CapsuleResp));
+  }
+  busy.Hurry(200);
+  scene.host.Reset();
+  scene.Turn();
+  EXPECT_TRUE(scene.owner.ended) << "the host's end is found without an event";
+}
+
+TEST(TargetStreamTest, ABusyConnectionThatHasNoRoomToSendIsToldWhenThereIs) {
+  BusyScene busy;
+  Scene& scene = busy.scene;
+  constexpr uint32_t kBytes = 32 * 1024;
+  busy.Hurry(100);
+  ASSERT_FALSE(busy.in_epoll());
+  size_t received = scene.Receive().size();
+  busy.Hurry(40, kBytes);  // more than the socket takes
+  EXPECT_TRUE(busy.in_epoll());
+  const size_t all = 140 * sizeof(nvme::tcp::CapsuleResp) + 40 * (sizeof(nvme::tcp::C2hData) + kBytes);
+  // It goes on with what comes meanwhile, and never sleeps.
+  int turns = 0;
+  for (; received < all && turns < 1000; ++turns) {
+    received += scene.Receive().size();
+    scene.clock.AdvanceBy(20 * kNsPerUs);
+    scene.reactor->RunOnce();
+  }
+  EXPECT_EQ(received, all);
+}
+
 TEST(TargetStreamTest, AnEndIsToldInTheWordsOfTls) {
   Scene scene;
   TlsClient client(TlsKey());
