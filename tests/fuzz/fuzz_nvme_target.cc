@@ -41,6 +41,7 @@ struct Command : TargetCommand {
   std::vector<uint8_t> bytes;
   std::shared_ptr<block::MemoryRegion> region;
   block::Segment segment;
+  std::span<const uint8_t> kept;  // where it was received
   bool in_use = false;
   bool runs = false;
 
@@ -63,6 +64,7 @@ class FuzzTarget final : private TargetConnectionOwner, private target::Controll
   explicit FuzzTarget(bool asks)
       : target_(Limits(), "1.0", [drawn = uint64_t{0}]() mutable { return ++drawn; }) {
     for (uint32_t i = 0; i < kCommands; ++i) commands_[i].tag = static_cast<uint16_t>(i);
+    connection_.SetLooksAhead(true);
     target::SubsystemConfig config;
     config.nqn = kNqn;
     config.serial = "1";
@@ -170,11 +172,28 @@ class FuzzTarget final : private TargetConnectionOwner, private target::Controll
     }
     return nullptr;
   }
+  // Some have their data where it lies, until they run.
+  TargetCommand* TakeHere(const fabrics::SubmissionEntry& entry, std::span<const uint8_t> here) override {
+    if (entry.cid % 3 != 0) return Take(entry, static_cast<uint32_t>(here.size()));
+    auto* const command = static_cast<Command*>(Take(entry, 0));
+    if (command == nullptr) return nullptr;
+    command->region = block::MemoryRegion::Borrow(const_cast<uint8_t*>(here.data()), here.size());
+    command->segment = {command->region.get(), 0, static_cast<uint32_t>(here.size())};
+    command->data = {&command->segment, 1};
+    command->kept = here;
+    return command;
+  }
+  void Ahead(const fabrics::SubmissionEntry& entry) override { seen_ ^= entry.nsid; }
   TargetCommand* Find(uint16_t tag) override {
     return tag < kCommands && commands_[tag].in_use ? &commands_[tag] : nullptr;
   }
   void Run(TargetCommand& of_target) override {
     auto& command = static_cast<Command&>(of_target);
+    if (!command.kept.empty()) {
+      const std::span<const uint8_t> kept = std::exchange(command.kept, {});
+      command.Give(static_cast<uint32_t>(kept.size()));
+      std::ranges::copy(kept, command.bytes.begin());
+    }
     const target::Transfer transfer = target::TransferOf(command.entry);
     if (transfer.to_target_bytes > 0 && !command.in_capsule && command.data_bytes > 0 &&
         command.data_bytes <= target::kAdminDataMax) {
@@ -193,6 +212,7 @@ class FuzzTarget final : private TargetConnectionOwner, private target::Controll
     auto& command = static_cast<Command&>(of_target);
     CLEAT_CHECK(command.in_use);
     command.in_use = command.runs = false;
+    command.kept = {};
     command.data = {};
     command.region.reset();
     command.bytes = std::vector<uint8_t>();
