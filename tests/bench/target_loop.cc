@@ -4,7 +4,8 @@
 //
 //   target_loop --listen 127.0.0.1:4430 --nqn NQN --host NQN [--null] [--mib 256] [--core 1] [--reactors 1] [--psk FILE]
 //   [--sleeps]   reactors leave their cores while nothing is to do: behind target_floor, which has the I/O queues
-//   [--one-pdu-a-send] [--read-on-events]   without what makes it fast, one by one
+//   [--one-pdu-a-send] [--read-on-events] [--copy-data] [--no-look-ahead] [--stay-in-epoll] [--digests-by-instruction]   without what makes it fast,
+//   one by one
 // Serves until its input ends. For each line that it is given it prints, as JSON, for how many nanoseconds its reactors were busy so far.
 #include <pthread.h>
 #include <sched.h>
@@ -31,6 +32,7 @@
 #include "block/pipeline.h"
 #include "modules/null/null.h"
 #include "modules/ram/ram.h"
+#include "nvme/tcp/crc32c.h"
 #include "nvmf_target/target_service.h"
 #include "reactor/blocking.h"
 #include "reactor/reactor.h"
@@ -49,6 +51,7 @@ struct Arguments {
   int core = -1;
   uint32_t reactors = 1;
   nvmf_target::StreamTuning tuning;
+  bool digests_by_instruction = false;
 };
 
 [[noreturn]] void Fail(const std::string& why) {
@@ -242,7 +245,12 @@ int Main(int argc, char** argv) {
   app.add_option("--reactors", arguments.reactors, "How many");
   app.add_flag("!--one-pdu-a-send", arguments.tuning.batches_sends, "A system call for each piece");
   app.add_flag("!--read-on-events", arguments.tuning.reads_without_event, "Reads when the socket says so");
+  app.add_flag("!--copy-data", arguments.tuning.keeps_data, "Of writes, from where it was received");
+  app.add_flag("!--no-look-ahead", arguments.tuning.looks_ahead, "To the next command's blocks");
+  app.add_flag("--digests-by-instruction", arguments.digests_by_instruction, "And not folded");
+  app.add_flag("!--stay-in-epoll", arguments.tuning.leaves_epoll, "Each packet is an event");
   CLI11_PARSE(app, argc, argv);
+  if (arguments.digests_by_instruction) nvme::tcp::SetCrc32cWay(nvme::tcp::Crc32cWay::kInstruction);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("target_loop"));
   Target target(arguments);
   target.Open();
