@@ -25,7 +25,7 @@ def every_figure():
         names += [f"{prefix}_qd{depth}_ns" for depth in plots.DEPTHS]
     for kind in ("blk", "scsi"):
         names += [f"{kind}_null_qd1_{percentile}_us" for percentile in plots.PERCENTILES]
-    return {name: figure([100.0, 200.0, 300.0], "ns") for name in [*names, *plots.COSTS, "instructions_blk_split_qd32"]}
+    return {name: figure([100.0, 200.0, 300.0], "ns") for name in [*names, *plots.COSTS, *(f"{step}_off_cpu_ratio" for step in plots.TARGET_STEPS), "instructions_blk_split_qd32"]}
 
 
 class Statistics(unittest.TestCase):

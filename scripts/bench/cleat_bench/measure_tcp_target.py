@@ -40,15 +40,22 @@ DEPTHS = (32, 128)
 DISKS = ("memory", "null")
 PATTERNS = ("randread", "randwrite")
 DIGESTS = ("--enable-tcp-hdgst", "--enable-tcp-ddgst")
-# What target_loop can do without -> the figure of it.
-SWITCHES = {"--one-pdu-a-send": "tcp_batching", "--read-on-events": "tcp_target_eager_reads"}
+# What target_loop can do without -> the figure of it, and where it is measured: disk, pattern, requests in flight.
+SWITCHES = {
+    "--one-pdu-a-send": ("tcp_batching", "null", "randread", 32),
+    "--read-on-events": ("tcp_target_eager_reads", "null", "randread", 32),
+    "--copy-data": ("tcp_target_kept_data", "null", "randwrite", 32),
+    "--no-look-ahead": ("tcp_target_look_ahead", "memory", "randread", 32),
+    "--stay-in-epoll": ("tcp_target_left_epoll", "memory", "randread", 1),
+    "--digests-by-instruction": ("tcp_target_folded_digests", "memory", "randwrite", 32),
+}
 RUN_SECONDS = 3.0  # spdk_nvme_perf counts in whole ones
 START_SECONDS = 2.0  # of a run, about
 TIMEOUT_S = 60
 NQN = "nqn.2016-06.io.cleat:bench-"
 HOST_NQN = "nqn.2016-06.io.cleat:bench-host"
 ADDRESS = "127.0.0.1"
-SPDK_PORT, FIRST_PORT = 4432, 4433
+SPDK_PORT, FIRST_PORT, SWITCH_PORT = 4432, 4433, 4435
 FLOOR_PORTS, BEHIND_PORTS, TLS_PORT, TLS_FLOOR_PORT, TLS_BEHIND_PORT = 4443, 4453, 4463, 4464, 4465
 UUIDS = {"memory": "3f0d7c52-9d0e-4a35-8f6b-6f1f0f9a7d11", "null": "3f0d7c52-9d0e-4a35-8f6b-6f1f0f9a7d12"}
 DISK_MB = {"memory": 64, "null": 4096}
@@ -79,9 +86,9 @@ def measure(lab: Lab) -> dict[str, Figure]:
             perf(lab, target, "memory", "randwrite", max(DEPTHS))
         figures = measure_rates(lab, spdk, ours, floor) | measure_latency(lab, spdk, ours) | measure_digests(lab, ours["memory"])
         figures |= measure_tls(lab)
-        for number, switch in enumerate(SWITCHES):
-            with Loop(lab, FIRST_PORT + len(DISKS) + number, "null", switch) as without:
-                figures |= measure_switch(lab, switch, ours["null"], without)
+        for switch, (_, disk, _, _) in SWITCHES.items():
+            with Loop(lab, SWITCH_PORT, disk, switch) as without:
+                figures |= measure_switch(lab, switch, ours[disk], without)
         return figures
 
 
@@ -275,9 +282,11 @@ def measure_digests(lab: Lab, ours: Loop) -> dict[str, Figure]:
 
 
 def measure_switch(lab: Lab, switch: str, on: Loop, off: Loop) -> dict[str, Figure]:
-    """How much more it does with than without, null reads with 32 in flight."""
-    runs = rounds(lab, {"on": on, "off": off}, "null", "randread", 32)
-    name = SWITCHES[switch]
+    """How much more it does with than without."""
+    name, disk, pattern, depth = SWITCHES[switch]
+    options = DIGESTS if "digests" in switch else ()
+    runs = interleave({way: lambda target=target: perf(lab, target, disk, pattern, depth, *options) for way, target in (("on", on), ("off", off))},
+                      lab.pace.rounds)
     return {f"{name}_gain_percent": percent_more(column(runs["on"], "kiops"), column(runs["off"], "kiops")),
             f"{name}_off_cpu_ratio": ratio(column(runs["off"], "busy_ns"), column(runs["on"], "busy_ns"))}
 

@@ -138,6 +138,23 @@ def active_section(figures: Figures, drawn: set[str]) -> str:
     ) + "\n" + plot(drawn, "active.svg")
 
 
+def export_section(figures: Figures, drawn: set[str]) -> str:
+    return list_section(
+        "Exports over NVMe/TCP",
+        "`tests/bench/target_loop` with `spdk_nvme_perf` as its host, beside SPDK's target and a bare loop; see docs/nvmeof.md. What a step gives\n"
+        "is measured by switching it off, in turns.", figures,
+        {"tcp_batching_gain_percent": "the answers of a poll in one system call",
+         "tcp_target_kept_data_gain_percent": "data of writes stays where it was received",
+         "tcp_target_look_ahead_gain_percent": "the next command's blocks are brought into the cache",
+         "tcp_target_left_epoll_gain_percent": "a busy connection leaves epoll, one in flight",
+         "tcp_target_folded_digests_gain_percent": "digests folded by 512 bits, both on",
+         "tcp_target_eager_reads_gain_percent": "reads without waiting for an event",
+         "tcp_target_cpu_vs_spdk_qd32": "time of the core a request over SPDK's, 32 in flight",
+         "tcp_target_cpu_vs_spdk_qd128": "... 128 in flight",
+         "tcp_target_floor_vs_spdk_qd32": "the bare loop's requests over SPDK's, 32 in flight",
+         "tcp_target_floor_vs_spdk_qd128": "... 128 in flight"}) + "\n" + plot(drawn, "tcp-target-steps.svg")
+
+
 def malloc_section(figures: Figures) -> str:
     return list_section(
         "Memory disks",
@@ -273,6 +290,6 @@ def write(figures: Figures, machine: dict[str, str], notes: dict[str, str], draw
     sections = [HEAD, table(["", ""], [[name, value] for name, value in machine.items()]), bars_section(figures), METHOD,
                 depth_section(figures, drawn), sight_section(figures), active_section(figures, drawn),
                 malloc_section(figures), crypto_section(figures), qos_section(figures), peer_section(figures, notes),
-                host_section(figures),
+                export_section(figures, drawn), host_section(figures),
                 crash_section(figures), upgrade_section(figures), rbd_section(figures), instructions_section(figures), COMPARE]
     return "\n".join(section.rstrip("\n") + "\n" for section in sections)
