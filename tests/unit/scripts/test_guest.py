@@ -12,7 +12,7 @@ import unittest
 from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../../scripts/guest"))
-from cleat_guest.guest import BOOTS_MAX, TCG_RACE, TIMER_LOST, Guest, GuestSilent, QemuEnded  # noqa: E402
+from cleat_guest.guest import BOOTS_MAX, PANIC, TCG_RACE, TIMER_LOST, Guest, GuestSilent, QemuEnded  # noqa: E402
 from cleat_guest.process import BenchError  # noqa: E402
 
 
@@ -86,10 +86,34 @@ class WaitReady(unittest.TestCase):
         self.console_says(f"{TIMER_LOST}0, and the boot before got over it\n")
         self.guest._begin_boot()
         self.boots("")
-        self.console_says("Kernel panic\n")
-        with self.assertRaisesRegex(GuestSilent, "Kernel panic"):
+        self.console_says("nobody answers\n")
+        with self.assertRaisesRegex(GuestSilent, "nobody answers"):
             self.guest.wait_ready(timeout_s=0.1)
         self.assertEqual(self.guest.qmp.resets, 0)
+
+    def test_one_whose_kernel_ends_without_any_back_end_gets_another_boot(self):
+        self.boots("", "READY b 0.00")
+        self.console_says(f"BUG: unable to handle page fault\n{PANIC}: Fatal exception in interrupt\n")
+        self.guest.wait_ready()
+        self.assertEqual(self.guest.qmp.resets, 1)
+        self.assertIn("guest guest: its kernel ended at boot; its console:\nBUG: unable to handle page fault", self.said.getvalue())
+
+    def test_one_whose_kernel_ends_beside_a_back_end_is_an_error_soon(self):
+        for kind in ("_disks", "_scsi"):
+            with self.subTest(kind), mock.patch.object(self.guest, kind, {"disk": "socket"}):
+                self.boots("")
+                self.console_says(f"{PANIC}\n")
+                with self.assertRaisesRegex(BenchError, "its kernel ended at boot"):
+                    self.guest.wait_ready()
+                self.assertEqual(self.guest.qmp.resets, 0)
+
+    def test_one_whose_kernel_ends_at_a_later_boot_is_an_error(self):
+        self.boots("READY a 99.00", "")
+        self.guest.wait_ready()
+        self.guest._reset()
+        self.console_says(f"{PANIC}\n")
+        with self.assertRaisesRegex(BenchError, "its kernel ended at boot"):
+            self.guest.wait_ready()
 
     def test_one_that_is_silent_for_a_while_is_waited_for(self):
         self.boots("")
