@@ -32,7 +32,7 @@ using test::RawHost;
 using test::TargetRig;
 using test::TwoEngines;
 
-TEST(HandOverTest, WhenTheDeadlinePassesAllGoesOnAsBefore) {
+TEST(NotHandedOverTest, WhenTheDeadlinePassesAllGoesOnAsBefore) {
   TwoEngines engines;
   TargetRig& rig = engines.rig;
   ASSERT_NO_FATAL_FAILURE(rig.OpenHost());
@@ -59,7 +59,7 @@ TEST(HandOverTest, WhenTheDeadlinePassesAllGoesOnAsBefore) {
   EXPECT_EQ(rig.service->StatusOf(TargetRig::kNqn).controllers, 3U);
 }
 
-TEST(HandOverTest, NobodyIsLetInMeanwhile) {
+TEST(NotHandedOverTest, NobodyIsLetInMeanwhile) {
   TwoEngines engines;
   TargetRig& rig = engines.rig;
   Association host(rig);
@@ -85,7 +85,7 @@ TEST(HandOverTest, NobodyIsLetInMeanwhile) {
   EXPECT_EQ(associations.size(), 1U);
 }
 
-TEST(HandOverTest, OneThatIsBeingResetOrHasALostQueueIsLetGoAndOthersGoOn) {
+TEST(NotHandedOverTest, OneThatIsBeingResetOrHasALostQueueIsLetGoAndOthersGoOn) {
   TwoEngines engines;
   Association good(engines.rig), lost(engines.rig), reset(engines.rig), without(engines.rig);
   lost.queue.Close();
@@ -98,7 +98,7 @@ TEST(HandOverTest, OneThatIsBeingResetOrHasALostQueueIsLetGoAndOthersGoOn) {
   EXPECT_EQ(without.queue.Answer(), std::nullopt);
 }
 
-TEST(HandOverTest, AHostOverTlsIsLetGo) {
+TEST(NotHandedOverTest, AHostOverTlsIsLetGo) {
   TwoEngines engines;
   TargetRig& rig = engines.rig;
   const auto key =
@@ -124,7 +124,7 @@ TEST(HandOverTest, AHostOverTlsIsLetGo) {
 }
 
 // Hosts that take no answers: what they are owed is more than is handed over.
-TEST(HandOverTest, WhatIsBeyondTheLimitIsLetGo) {
+TEST(NotHandedOverTest, WhatIsBeyondTheLimitIsLetGo) {
   constexpr uint32_t kReads = 16, kReadBlocks = 2048;
   TwoEngines engines;
   std::vector<std::unique_ptr<Association>> hosts;
@@ -169,7 +169,7 @@ void EndsAlone(const std::function<void(SavedAssociation&)>& spoil) {
   EXPECT_EQ(engines.controllers(), 1U);
 }
 
-TEST(HandOverTest, AnAssociationThatNoHostCanHaveEndsAlone) {
+TEST(NotHandedOverTest, AnAssociationThatNoHostCanHaveEndsAlone) {
   using Next = SavedCommand::Next;
   const auto add = [](SavedQueue& queue, Next next, uint16_t cid, uint32_t length, size_t has) {
     SavedCommand& command = queue.connection.commands.emplace_back();
@@ -210,7 +210,7 @@ TEST(HandOverTest, AnAssociationThatNoHostCanHaveEndsAlone) {
 }
 
 // Values that a host might have brought about: an answer, or the end, and no more.
-TEST(HandOverTest, CommandsThatAreNonsenseAreAnswered) {
+TEST(NotHandedOverTest, CommandsThatAreNonsenseAreAnswered) {
   TwoEngines engines;
   Association host(engines.rig);
   auto associations = engines.HandOver();
@@ -234,7 +234,7 @@ TEST(HandOverTest, CommandsThatAreNonsenseAreAnswered) {
   for (size_t i = 0; i < commands; ++i) EXPECT_TRUE(host.queue.Answer()) << i;
 }
 
-TEST(HandOverTest, AnIdentifierThatIsInUseIsNotTaken) {
+TEST(NotHandedOverTest, AnIdentifierThatIsInUseIsNotTaken) {
   TwoEngines engines;
   Association first(engines.rig), second(engines.rig);
   auto associations = engines.HandOver();
@@ -247,7 +247,7 @@ TEST(HandOverTest, AnIdentifierThatIsInUseIsNotTaken) {
   EXPECT_EQ(engines.controllers(), 2U);
 }
 
-TEST(HandOverTest, AHostThatIsNotLetInAnyMoreIsClosed) {
+TEST(NotHandedOverTest, AHostThatIsNotLetInAnyMoreIsClosed) {
   TwoEngines engines;
   Association host(engines.rig);
   auto associations = engines.HandOver();
@@ -263,7 +263,7 @@ TEST(HandOverTest, AHostThatIsNotLetInAnyMoreIsClosed) {
 }
 
 // Whoever drops what was handed over closes it, and hosts come back.
-TEST(HandOverTest, AHostWhoseConnectionsAreLostOnTheWayComesBack) {
+TEST(NotHandedOverTest, AHostWhoseConnectionsAreLostOnTheWayComesBack) {
   TwoEngines engines;
   TargetRig& rig = engines.rig;
   ASSERT_NO_FATAL_FAILURE(rig.OpenHost());
