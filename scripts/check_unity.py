@@ -4,7 +4,8 @@
 
 Sources of a library with HEAVY_HEADERS, and those of a test program, are compiled several at a time, so that a call may silently
 find the helper of a neighbour when that one's parameters fit better. Fails if two such files of a folder have a function of one
-name in their anonymous namespaces, and if the tests of a file *_test.cc are not in a namespace of the file's name."""
+name in their anonymous namespaces, and if the tests of a file *_test.cc are not in a namespace of the file's name, or their suite is
+another file's as well: a test program runs files by the names of their suites."""
 
 import collections
 import glob
@@ -15,6 +16,7 @@ import sys
 LIBRARY = re.compile(r"cleat_(?:library|module)\(\s*(\w+)\s+HEAVY_HEADERS\s+SOURCES\s+([^()]*?)\s+DEPS", re.S)
 PROGRAM = re.compile(r"cleat_test_program\(")
 ANONYMOUS = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.S | re.M)
+SUITE = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),", re.M)
 FUNCTION = re.compile(r"^(?!using |return )[A-Za-z_][\w:<>,&*\[\] ]* [*&]*(\w+)\(", re.M)
 
 
@@ -43,6 +45,14 @@ def without_namespace(path):
     return [f"{path}: its tests belong into a namespace {stem}, apart from those that are compiled with it"]
 
 
+def shared_suites(paths):
+    owners = collections.defaultdict(list)
+    for path in paths:
+        for suite in set(SUITE.findall(read(path))):
+            owners[suite].append(path)
+    return [f"the suite {suite} is in {' and in '.join(files)}: each needs one of its own" for suite, files in owners.items() if len(files) > 1]
+
+
 def main():
     os.chdir(os.path.join(os.path.dirname(__file__), ".."))
     libraries = programs = 0
@@ -54,7 +64,9 @@ def main():
             findings += clashes(name, [os.path.join(folder, word) for word in sources.split() if "$" not in word])
         if PROGRAM.search(text):
             programs += 1
-            for test in sorted(glob.glob(folder + "/*_test.cc")):
+            tests = sorted(glob.glob(folder + "/*_test.cc"))
+            findings += shared_suites(tests)
+            for test in tests:
                 findings += without_namespace(test)
     for test in sorted(glob.glob("modules/*/*_test.cc")):
         findings += without_namespace(test)
