@@ -32,7 +32,7 @@ CLOCK_FACTOR_MAX = 1.5
 # busy machine, once in some thousand boots. It would be silent for ever.
 TIMER_LOST = "Possible timer handling issue on cpu="
 # A kernel that ends at boot although nothing but QEMU can have touched its memory, as none of its disks is a back end's: a page fault at an
-# address of its map of all memory, in an interrupt, 2 s after power-on, was seen in 10.0.2 on a busy machine, once in some ten thousand boots.
+# address of its map of all memory, in an interrupt, 2 s after power-on, was seen once, in 10.0.2.
 PANIC = "Kernel panic - not syncing"
 LOOK_SECONDS = 10  # how often a silent boot's console is looked at
 BOOTS_MAX = 3
