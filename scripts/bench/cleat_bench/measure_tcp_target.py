@@ -40,14 +40,14 @@ DEPTHS = (32, 128)
 DISKS = ("memory", "null")
 PATTERNS = ("randread", "randwrite")
 DIGESTS = ("--enable-tcp-hdgst", "--enable-tcp-ddgst")
-# What target_loop can do without -> the figure of it, and where it is measured: disk, pattern, requests in flight.
+# What target_loop can do without -> the figure of it, and where it is measured: disk, pattern, requests in flight, options of the host's.
 SWITCHES = {
-    "--one-pdu-a-send": ("tcp_batching", "null", "randread", 32),
-    "--read-on-events": ("tcp_target_eager_reads", "null", "randread", 32),
-    "--copy-data": ("tcp_target_kept_data", "null", "randwrite", 32),
-    "--no-look-ahead": ("tcp_target_look_ahead", "memory", "randread", 32),
-    "--stay-in-epoll": ("tcp_target_left_epoll", "memory", "randread", 1),
-    "--digests-by-instruction": ("tcp_target_folded_digests", "memory", "randwrite", 32),
+    "--one-pdu-a-send": ("tcp_batching", "null", "randread", 32, ()),
+    "--read-on-events": ("tcp_target_eager_reads", "null", "randread", 32, ()),
+    "--copy-data": ("tcp_target_kept_data", "null", "randwrite", 32, ()),
+    "--no-look-ahead": ("tcp_target_look_ahead", "memory", "randread", 32, ()),
+    "--stay-in-epoll": ("tcp_target_left_epoll", "memory", "randread", 1, ()),
+    "--digests-by-instruction": ("tcp_target_folded_digests", "memory", "randwrite", 32, DIGESTS),
 }
 RUN_SECONDS = 3.0  # spdk_nvme_perf counts in whole ones
 START_SECONDS = 2.0  # of a run, about
@@ -86,7 +86,7 @@ def measure(lab: Lab) -> dict[str, Figure]:
             perf(lab, target, "memory", "randwrite", max(DEPTHS))
         figures = measure_rates(lab, spdk, ours, floor) | measure_latency(lab, spdk, ours) | measure_digests(lab, ours["memory"])
         figures |= measure_tls(lab)
-        for switch, (_, disk, _, _) in SWITCHES.items():
+        for switch, (_, disk, *_) in SWITCHES.items():
             with Loop(lab, SWITCH_PORT, disk, switch) as without:
                 figures |= measure_switch(lab, switch, ours[disk], without)
         return figures
@@ -283,8 +283,7 @@ def measure_digests(lab: Lab, ours: Loop) -> dict[str, Figure]:
 
 def measure_switch(lab: Lab, switch: str, on: Loop, off: Loop) -> dict[str, Figure]:
     """How much more it does with than without."""
-    name, disk, pattern, depth = SWITCHES[switch]
-    options = DIGESTS if "digests" in switch else ()
+    name, disk, pattern, depth, options = SWITCHES[switch]
     runs = interleave({way: lambda target=target: perf(lab, target, disk, pattern, depth, *options) for way, target in (("on", on), ("off", off))},
                       lab.pace.rounds)
     return {f"{name}_gain_percent": percent_more(column(runs["on"], "kiops"), column(runs["off"], "kiops")),

@@ -97,7 +97,7 @@ def costs(figures: Figures) -> str:
                   "set yrange [0:*]; set xtics rotate by -25 scale 0; set bmargin 6; set rmargin 8") if there else ""
 
 
-def _boxes(there: list[tuple[str, Figure]], y_label: str, settings: str = "") -> str:
+def _boxes(there: list[tuple[str, Figure]], y_label: str, settings: str) -> str:
     """Side by side, with their spread."""
     data = "\n".join(f'"{title}" {_number(figure.value)} {_number(figure.value - figure.spread)} '
                      f"{_number(figure.value + figure.spread)}" for title, figure in there)
