@@ -558,6 +558,8 @@ TEST(ReservationReport, OfShortHostIdentifiersOrWithoutRoomIsRefused) {
 }
 
 // The fourth, Reservation Report, changes nothing and is answered with ReportOf.
+// ---- What changes no reservation
+
 TEST(ReservationCommand, OfAnyOpcodeButThreeIsRefused) {
   Namespace space = HeldByA(ReservationType::kWriteExclusive);
   std::set<int> executed;
