@@ -39,9 +39,15 @@ AdminQueue::~AdminQueue() {
 }
 
 void AdminQueue::Start() {
-  if (const cleat::Status started = stream_->Start(host_.control(), *this, host_.tuning()); !started.ok())
-    return Close(started.error());
+  if (const cleat::Status started = StartStream(); !started.ok()) return Close(started.error());
   host_.control().AddTimer(connect_over_, host_.control().now_ns() + kConnectNs);
+}
+
+// What it answers is small, and is the command's until then.
+cleat::Status AdminQueue::StartStream() {
+  StreamTuning tuning = host_.tuning();
+  tuning.zero_copy = ZeroCopy::kNone;
+  return stream_->Start(host_.control(), *this, tuning);
 }
 
 void AdminQueue::ConnectTimer::Fire(Timer& timer) {

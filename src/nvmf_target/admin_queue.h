@@ -194,6 +194,7 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   void PublishDeadline();
   void QueueDrained(uint16_t queue_id, const Error& reason);
   void OverIfDrained();  // not of one whose connection has moved
+  cleat::Status StartStream();
   void BeOver();
 
   AdminQueueHost& host_;

@@ -141,12 +141,13 @@ cleat::Status AdminQueue::Restore(const std::string& nqn, SavedAssociation& save
     parts.stream = std::make_unique<TargetStream>(std::move(queue.socket), TextOfAddress(queue.peer),
                                                   *parts.connection, nullptr);
     parts.stream->KnowPlain();
+    parts.stream->KnowZeroCopy(queue.zero_copy_next);
     parts.peer = queue.peer;
     parts.descriptor = std::move(descriptors[i - 1]);
     parts.commands = std::move(queue.connection.commands);
     AddQueue(queue.id, std::move(parts));
   }
-  if (const cleat::Status started = stream_->Start(host_.control(), *this, host_.tuning()); !started.ok()) {
+  if (const cleat::Status started = StartStream(); !started.ok()) {
     Close(started.error());
     return {};
   }

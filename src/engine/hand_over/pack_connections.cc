@@ -131,6 +131,7 @@ class Packer {
     CLEAT_PB_SET(out, data_align_bytes, connection.data_align_bytes);
     CLEAT_PB_SET(out, received, PbBytesOf(connection.received));
     CLEAT_PB_SET(out, unsent, PbBytesOf(connection.unsent));
+    if (queue.zero_copy_next) CLEAT_PB_SET(out, zero_copy_next, *queue.zero_copy_next);
     std::tie(out.commands, out.n_commands) = AddEach<PbCommand*>(
         connection.commands, [this](const SavedCommand& command) { return Add(command); });
     return &out;

@@ -114,6 +114,7 @@ Result<SavedQueue> QueueOf(const PbQueue& in) {
   connection.data_align_bytes = in.data_align_bytes;
   connection.received = BytesOf(in.received);
   connection.unsent = BytesOf(in.unsent);
+  if (in.has_zero_copy_next != 0) queue.zero_copy_next = in.zero_copy_next;
   connection.commands.reserve(in.n_commands);
   for (const PbCommand* const command : std::span(in.commands, in.n_commands)) {
     CLEAT_ASSIGN(auto saved, CommandOf(*command));

@@ -144,7 +144,21 @@ void ResponseQueue::Clear() {
   restored_ = {};
 }
 
-uint32_t ResponseQueue::Fill(std::span<iovec> iovecs) {
+uint32_t ResponseQueue::DataThatIsNext() {
+  const TargetCommand* const first = queue_.front();
+  if (own_sent_ < own_bytes_ || first == nullptr || head_sent_ < first->head_bytes) return 0;
+  const uint64_t sent = head_sent_ - first->head_bytes;
+  return sent < first->sent_data_bytes ? static_cast<uint32_t>(first->sent_data_bytes - sent) : 0;
+}
+
+Gather ResponseQueue::Fill(std::span<iovec> iovecs, uint32_t alone_from) {
+  if (DataThatIsNext() >= alone_from) [[unlikely]] {
+    TargetCommand& first = *queue_.front();
+    Pieces data(iovecs, head_sent_ - first.head_bytes);
+    block::ForEachPiece(first.data, 0, first.sent_data_bytes,
+                        [&data](const uint8_t* at, size_t bytes) { data.Add(at, bytes); });
+    return {.count = data.count(), .alone = &first};
+  }
   Pieces own(iovecs, own_sent_);
   own.Add(restored_.empty() ? own_ : restored_.data(), own_bytes_);
   Pieces pieces(iovecs.subspan(own.count()), head_sent_);
@@ -153,9 +167,14 @@ uint32_t ResponseQueue::Fill(std::span<iovec> iovecs) {
        command != nullptr && !pieces.full() && bytes < kBatchMaxBytes; command = queue_.Next(*command)) {
     bytes += command->pdu_bytes();
     if (command->makes_digest) MakeDigest(*command);
+    const bool is_begun = command == queue_.front() && head_sent_ >= command->head_bytes;
+    if (command->sent_data_bytes >= alone_from && !is_begun) [[unlikely]] {
+      pieces.Add(command->head, command->head_bytes);
+      return {.count = own.count() + pieces.count(), .more = true};
+    }
     AddPdus(*command, pieces);
   }
-  return own.count() + pieces.count();
+  return {.count = own.count() + pieces.count()};
 }
 
 TargetCommand* ResponseQueue::Consume(size_t& bytes) {

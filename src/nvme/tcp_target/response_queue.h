@@ -20,6 +20,14 @@
 
 namespace cleat::nvme::tcp {
 
+// Pieces of memory to be sent together.
+struct Gather {
+  uint32_t count = 0;
+  // They are data of this command, and nothing else. nullptr: they are anything but such data.
+  TargetCommand* alone = nullptr;
+  bool more = false;  // such data comes next
+};
+
 class ResponseQueue {
  public:
   // As the host's ICReq has it: data of a C2HData begins at multiples of that. From the next PDU on they have digests.
@@ -45,8 +53,8 @@ class ResponseQueue {
     return head_sent_ > 0 || (own_sent_ < own_bytes_ && (own_sent_ > 0 || !restored_.empty()));
   }
 
-  // Fills `iovecs` with what is to be sent next; returns how many.
-  uint32_t Fill(std::span<iovec> iovecs);
+  // Fills `iovecs` with what is to be sent next. Data of which `alone_from` bytes or more are to be sent, more than 0, comes by itself.
+  Gather Fill(std::span<iovec> iovecs, uint32_t alone_from);
   // Counts bytes that went, up to the end of the first command's PDUs, off `bytes`. Returns the command that is whole now and out of the queue,
   // or nullptr: then either `bytes` is 0, or it was a PDU of the connection's own.
   TargetCommand* Consume(size_t& bytes);
@@ -55,6 +63,8 @@ class ResponseQueue {
   template <typename Header>
   uint32_t SetHeader(uint8_t* to, Header& header, uint32_t data_bytes) const;
   void MakeDigest(TargetCommand& command) const;
+  // Of the first command, whose data is the next that is to be sent: how many bytes of it. 0: something else is.
+  uint32_t DataThatIsNext();
 
   IntrusiveList<TargetCommand, &TargetCommand::to_send> queue_;
   uint64_t head_sent_ = 0;  // bytes of the first that went

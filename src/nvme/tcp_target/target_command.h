@@ -30,7 +30,8 @@ struct TargetCommand {
 
   // ---- The owner's
   uint16_t tag = 0;  // by which the owner finds it (TTAG); never changes
-  // Memory for what the command moves, either way: data_bytes at least where any is moved. In use until the command is given back.
+  // Memory for what the command moves, either way: data_bytes at least where any is moved. In use until the command is given back, or
+  // longer where it is lent.
   std::span<const block::Segment> data;
 
   // ---- The connection's, for the owner to read
@@ -46,6 +47,11 @@ struct TargetCommand {
   uint32_t sent_data_bytes = 0;  // of the C2HData
   uint32_t tail_bytes = 0;
   bool makes_digest = false;  // of the data, once it is sent
+
+  // ---- The transport's
+  // It sends some of the data from where that is: the memory is in use beyond Give, which takes the mark back, until the transport says otherwise.
+  bool lent = false;
+
   alignas(8) uint8_t head[kResponseHeadMaxBytes];
   alignas(8) uint8_t tail[kResponseTailMaxBytes];
   ListHook of_connection;

@@ -5,7 +5,8 @@
 //
 // Memory. A command's data is received to and sent from the memory that the owner gave it, until the owner's Give. What FillSend and
 // ReceiveSpace gave is good until the next call of any method here: a send is always FillSend, the system call, Sent, with nothing in
-// between, and copies (no MSG_ZEROCOPY).
+// between, and copies. Only what Gather::alone has may be sent from where it is (MSG_ZEROCOPY), by who marks the command as lent: its memory
+// is still in use behind Give then.
 //
 // A host is not trusted: whatever it sends that it may not ends the connection (target_connection.cc and pdu_check.h have the rules), with a
 // reason that names the rule, and with a C2HTermReq where no PDU of ours is half sent. A data digest that is wrong fails its command alone,
@@ -55,7 +56,7 @@ class TargetConnectionOwner {
   virtual void Run(TargetCommand& command) = 0;
   // The data that was asked for is there: Answer comes next, now or later.
   virtual void DataCame(TargetCommand& command) = 0;
-  // The connection has done with it: nothing refers to its memory any more. Once for each Take.
+  // The connection has done with it: nothing refers to its memory any more, unless it is lent. Once for each Take.
   virtual void Give(TargetCommand& command) = 0;
   // The end, once: `reason` names what broke. Commands that were on the wire are given back before. Those that run stay until they are
   // answered, which gives them back at once.
@@ -120,7 +121,11 @@ class TargetConnection final : private PduSink {
 
   // ---- For the socket.
   bool wants_to_send() const { return !responses_.empty(); }
-  uint32_t FillSend(std::span<iovec> iovecs) { return responses_.Fill(iovecs); }
+  // Data of `alone_from` bytes or more comes by itself.
+  Gather FillSend(std::span<iovec> iovecs, uint32_t alone_from) {
+    return responses_.Fill(iovecs, alone_from);
+  }
+  uint32_t FillSend(std::span<iovec> iovecs) { return responses_.Fill(iovecs, UINT32_MAX).count; }
   // The first `bytes` of what FillSend gave were taken by the transport. May call the owner.
   void Sent(size_t bytes);
   // Where to put what comes next, `buffer` (receiver.h) the last of it; returns how many pieces, at least one. Neither ended nor waiting.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct SavedQueue {
   UniqueFd socket;
   nvme::fabrics::TransportAddress peer;
   nvme::tcp::SavedConnection connection;
+  // The number that the kernel gives the socket's next send without a copy (zero_copy_sends.h). nullopt: it is not known, and no such send is made.
+  std::optional<uint32_t> zero_copy_next = std::nullopt;
 };
 
 // What is handed over has to be taken within that time: long before the engine that gave it away, or another one, serves its hosts again and

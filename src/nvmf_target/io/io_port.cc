@@ -131,6 +131,22 @@ void IoPort::GiveBuffer(IoCommand& command) {
   if (!trim_.pending()) reactor_.AddTimer(trim_, reactor_.now_ns() + kTrimNs);
 }
 
+block::Segment IoPort::TakeLent(IoCommand& command) {
+  CLEAT_CHECK(command.buffer_of == BufferOf::kData && command.buffer.region != nullptr);
+  command.data = {};
+  lent_bytes_ += command.buffer.length_bytes;
+  return std::exchange(command.buffer, {});
+}
+
+void IoPort::GiveKept(IoQueue& queue, const block::Segment& piece, bool in_kernel) {
+  queue.data_bytes() -= piece.length_bytes;
+  lent_bytes_ -= piece.length_bytes;
+  if (in_kernel) data_.ReplacePages(piece);
+  data_.Give(piece);
+  if (!trim_.pending()) reactor_.AddTimer(trim_, reactor_.now_ns() + kTrimNs);
+  ServeLater();
+}
+
 void IoPort::TrimTimer::Fire(Timer& timer) {
   IoPort& port = static_cast<TrimTimer&>(timer).port;
   const bool data_left = port.data_.Trim();

@@ -75,6 +75,8 @@ struct PortLimits {
   uint32_t commands = 1U << 15;  // in flight; at most 64 Ki, for their tags
   uint32_t data_slabs = 128;     // of 1 MiB, for reads and for data that is asked for
   uint32_t capsule_slabs = 64;   // for data that commands bring along
+  uint32_t lent_bytes =
+      2 << 20;  // of data, to the kernel, which locks them (RLIMIT_MEMLOCK): what is beyond is sent as a copy
 };
 
 class IoPort final : private observe::InFlightSource {
@@ -85,6 +87,7 @@ class IoPort final : private observe::InFlightSource {
   IoPort(Reactor& reactor, const PortLimits& limits)
       : reactor_(reactor),
         commands_max_(limits.commands),
+        lent_max_(limits.lent_bytes),
         share_bytes_(std::max<uint64_t>(limits.data_slabs / kShares, 1) * DataBuffers::kSlabBytes),
         data_(limits.data_slabs),
         of_capsules_(limits.capsule_slabs) {}
@@ -123,6 +126,11 @@ class IoPort final : private observe::InFlightSource {
   // share, so that a slow disk's requests do not keep all others' from memory.
   bool TakeBuffer(IoCommand& command);
   void Give(IoCommand& command);
+  // The buffer of a command of the queue that the kernel still sends from, which counts in the queue's share until GiveKept.
+  block::Segment TakeLent(IoCommand& command);
+  bool may_lend() const { return lent_bytes_ < lent_max_; }
+  // `in_kernel`: the kernel may still send from its pages, and others take their place.
+  void GiveKept(IoQueue& queue, const block::Segment& piece, bool in_kernel);
 
   // ---- Queues that wait, and who lets them go on
   void WaitForRoom(IoQueue& queue) { paused_.push_back(&queue); }
@@ -168,6 +176,8 @@ class IoPort final : private observe::InFlightSource {
   Reactor& reactor_;
   std::atomic<int> cpu_{-1};
   const uint32_t commands_max_;
+  const uint32_t lent_max_;
+  uint32_t lent_bytes_ = 0;     // of data_, from TakeLent to GiveKept
   const uint64_t share_bytes_;  // of data_, that one queue may have
   ReceiveBuffers received_;
   DataBuffers data_;

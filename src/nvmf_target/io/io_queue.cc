@@ -205,7 +205,12 @@ bool IoQueue::IsForPresentNamespace(const IoCommand& command) const {
 }
 
 void IoQueue::Give(TargetCommand& of_target) {
-  parts_.port.Give(static_cast<IoCommand&>(of_target));
+  auto& command = static_cast<IoCommand&>(of_target);
+  if (std::exchange(command.lent, false)) [[unlikely]] {
+    const block::Segment piece = parts_.port.TakeLent(command);
+    if (!parts_.stream->Keep(piece)) GiveKept(piece, false);
+  }
+  parts_.port.Give(command);
   if (connection_->ended() && connection_->commands() == 0) FinishClosing();
 }
 
@@ -550,12 +555,14 @@ std::optional<SavedQueue> IoQueue::Save() {
   undone_.clear();
   parts_.port.FlushCounters();
   SavedQueue saved;
+  saved.zero_copy_next = parts_.stream->zero_copy_next();
   saved.socket = parts_.stream->TakeSocket();
   // The next process does not know what was behind an identifier when the command came, so that such a command names none there.
   connection_->ForEachUnanswered([this](TargetCommand& command) {
     if (!IsForPresentNamespace(static_cast<IoCommand&>(command))) command.entry.nsid = kNoNamespace;
   });
   saved.connection = connection_->Save();
+  parts_.stream->GiveUpKept();
   return saved;
 }
 

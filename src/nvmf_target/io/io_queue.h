@@ -96,7 +96,7 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   void NamespaceGone(IoCommand& command);
   const void* association() const { return parts_.association; }
   const nvme::fabrics::Uuid& host_id() const { return parts_.host_id; }
-  // Of its commands, in the port's pool for reads and data that is asked for.
+  // Of its commands, and of what is kept of them for the kernel, in the port's pool for reads and data that is asked for.
   uint64_t& data_bytes() { return data_bytes_; }
   bool ended() const { return connection_->ended(); }
   // What waits within the storage's pipeline is left undone, while it settles.
@@ -124,6 +124,10 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   void BeginTurn() override { parts_.port.BeginTurn(); }
   std::span<uint8_t> ReceiveBuffer() override { return parts_.port.receive_buffer(); }
   bool MayReceive() override { return !EndIfExpired(); }
+  bool MayLend() override { return parts_.port.may_lend(); }
+  void GiveKept(const block::Segment& piece, bool in_kernel) override {
+    parts_.port.GiveKept(*this, piece, in_kernel);
+  }
   void EndTurn() override;
 
   bool EndIfExpired();

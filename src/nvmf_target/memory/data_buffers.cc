@@ -92,6 +92,12 @@ void DataBuffers::Give(const block::Segment& piece) {
   --slabs_in_use_;
 }
 
+// Pieces begin and end at pages. Were the old pages to stay, what is read for the next command would leave in an older one's answer.
+void DataBuffers::ReplacePages(const block::Segment& piece) {
+  const uint64_t bytes = uint64_t{kPieceMinBytes} << SizeOf(piece.length_bytes);
+  CLEAT_CHECK(madvise(piece.data(), bytes, MADV_DONTNEED) == 0);
+}
+
 bool DataBuffers::Trim() {
   const uint32_t needed = std::max(std::exchange(slabs_most_, slabs_in_use_), kSlabsKept);
   uint32_t kept = slabs_in_use_;

@@ -54,6 +54,7 @@ void TargetStream::Stop() {
 }
 
 void TargetStream::Close() {
+  if (sends_in_kernel()) EndSends();
   if (tls_ != nullptr && fd_.valid()) SayGoodbye();
   Stop();
   fd_.Reset();
@@ -84,6 +85,9 @@ bool TargetStream::Poll() {
     worked = tls_ == nullptr ? ReceiveSome() : ReceiveByTls();
     worked |= tls_ == nullptr ? SendSome() : SendByTls();
   }
+  if (sends_in_kernel() &&
+      (!worked || zero_copy_->in_kernel() >= kCollectAt || ++turns_ % kTurnsToCollect == 0))
+    worked |= CollectSends();
   if (tls_ != nullptr && worked) ReleaseLater();
   if (worked && ++busy_turns_ >= kTurnsToLeave && watch_.watching()) LeaveEpoll();
   if (!stalls()) {
@@ -122,7 +126,8 @@ bool TargetStream::owes_data() const {
 
 bool TargetStream::stalls() const {
   // While a PDU waits for room here nothing is read, and the host is not to blame.
-  return !connection_.ended() && ((owes_data() && !connection_.waits()) || wants_to_send());
+  return !connection_.ended() &&
+         ((owes_data() && !connection_.waits()) || wants_to_send() || sends_in_kernel());
 }
 
 void TargetStream::StallTimer::Fire(Timer& timer) {
@@ -133,6 +138,8 @@ void TargetStream::StallTimer::Fire(Timer& timer) {
     stream.reactor_->AddTimer(timer, stream.reactor_->now_ns() + kStallNs);
     return;
   }
+  // Some network drivers let go of what they have sent only when they send the next.
+  if (!stream.owes_data() && !stream.wants_to_send() && stream.HostHasAll()) return stream.GiveUpKept();
   const char* const what = stream.owes_data() ? "does not send the data that it has begun or was asked for"
                                               : "does not take what is sent to it";
   stream.connection_.Abort(
@@ -159,13 +166,13 @@ bool TargetStream::LookAtFirstByte() {
   return true;
 }
 
-size_t TargetStream::Write(std::span<iovec> pieces) {
+size_t TargetStream::Write(std::span<iovec> pieces, int flags) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
   ssize_t sent = 0;
   do {
-    sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT | flags);
   } while (sent < 0 && errno == EINTR);
   if (sent < 0) {
     writable_ = false;
@@ -203,8 +210,17 @@ bool TargetStream::SendSome() {
   bool worked = false;
   for (int sends = 0; sends < kSendsMax && writable_ && connection_.wants_to_send(); ++sends) {
     std::array<iovec, kPieces> pieces;
-    const uint32_t count = connection_.FillSend(std::span(pieces).first(tuning_.batches_sends ? kPieces : 1));
-    const size_t sent = Write(std::span(pieces).first(count));
+    const auto room = std::span(pieces).first(tuning_.batches_sends ? kPieces : 1);
+    const nvme::tcp::Gather gather = connection_.FillSend(room, AloneFrom());
+    const auto filled = room.first(gather.count);
+    size_t sent = 0;
+    if (gather.alone != nullptr) [[unlikely]] {
+      sent = SendAlone(*gather.alone, filled);
+    } else if (gather.more) [[unlikely]] {
+      sent = SendBeforeAlone(filled);
+    } else {
+      sent = Write(filled);
+    }
     if (sent == 0) return worked;
     worked = true;
     connection_.Sent(sent);

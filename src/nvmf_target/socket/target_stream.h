@@ -13,8 +13,11 @@
 // take what is sent to it, without an end for kStallNs ends its connection, as what waits for it has memory that others need. One that has
 // begun a record of TLS owes the rest of it.
 //
-// Memory: of a TLS connection the session's, some 65 KiB while bytes move, which it gives back after kReleaseNs without any; a plain one has
-// none.
+// Large data of a plain connection the kernel may send from where it is (zero_copy_sends.h). It is the stream's until the kernel is through with
+// it, and a host that does not take it in time is one that does not take what is sent to it.
+//
+// Memory: of a TLS connection the session's, some 65 KiB while bytes move, which it gives back after kReleaseNs without any; of a plain one some
+// 3 KiB once it has had large data to send.
 //
 // One thread at a time: that of the reactor between Start and Stop.
 #pragma once
@@ -33,6 +36,7 @@
 #include "nvme/target/access/host_access.h"
 #include "nvme/tcp_target/target_connection.h"
 #include "nvme/tls/session.h"
+#include "nvmf_target/socket/zero_copy_sends.h"
 #include "reactor/reactor.h"
 
 namespace cleat::nvmf_target {
@@ -48,6 +52,11 @@ class StreamOwner {
   virtual bool MayReceive() { return true; }
   // What was to be answered is with the kernel, as far as it takes it. The stream may be stopped and destroyed.
   virtual void EndTurn() = 0;
+  // Whether more memory of commands may be lent to the kernel.
+  virtual bool MayLend() { return true; }
+  // A piece that was kept (TargetStream::Keep) is the owner's again. `in_kernel`: but for its pages, from which the kernel may still send, so that
+  // others have to take their place before the piece is used.
+  virtual void GiveKept(const block::Segment& /*piece*/, bool /*in_kernel*/) {}
 
  protected:
   ~StreamOwner() = default;
@@ -61,6 +70,7 @@ struct StreamTuning {
   bool follows_packets = true;      // to the reactor on whose core they are processed; else in turn
   bool keeps_data = true;           // that has come with its command, where it is; else copies it
   bool looks_ahead = true;          // to the next command, for what storage may bring into the cache
+  ZeroCopy zero_copy = ZeroCopy::kLearned;
 };
 
 // The key that a host names by an identity, which may be anything (Target::KeyFor). Called on the reactor that the connection begins on.
@@ -80,7 +90,7 @@ class TargetStream final : private Poller {
   Status Start(Reactor& reactor, StreamOwner& owner, const StreamTuning& tuning);
   // Off the reactor; the socket stays open. Also from EndTurn.
   void Stop();
-  // With Stop. What the kernel has is still sent, and the orderly end of TLS if the kernel takes it at once.
+  // With Stop. What the kernel has is still sent, unless some of it is lent memory, and the orderly end of TLS if the kernel takes it at once.
   void Close();
   // Whether it reads, as it does from the beginning on. What is to be sent goes on either way.
   void SetReads(bool reads) { reads_ = reads; }
@@ -89,6 +99,11 @@ class TargetStream final : private Poller {
   // Of one that another process had, before Start: its first byte here says nothing.
   void KnowPlain() { knows_kind_ = true; }
   bool plain() const { return knows_kind_ && tls_ == nullptr; }
+  // Likewise, the number of its next send without a copy (saved_association.h). nullopt: nobody knows, and it has none.
+  void KnowZeroCopy(std::optional<uint32_t> next) { zero_copy_next_ = next; }
+  std::optional<uint32_t> zero_copy_next() const {
+    return zero_copy_ == nullptr ? zero_copy_next_ : zero_copy_->next();
+  }
   // With Stop.
   UniqueFd TakeSocket();
   // Something is left that the kernel has not taken.
@@ -105,6 +120,12 @@ class TargetStream final : private Poller {
   void Wake() {
     if (added()) reactor_->Activate(*this);
   }
+  // Memory of a command that was lent (TargetCommand::lent): it is with the kernel until GiveKept. False: it is not.
+  bool Keep(const block::Segment& piece) { return zero_copy_->Keep(piece); }
+  // All that is kept goes back to the owner, though the kernel may still send from it. Close does the same, and drops what was not acknowledged.
+  void GiveUpKept();
+  // nullptr: it has had nothing to send for which it would have been tried.
+  const ZeroCopySends* zero_copy() const { return zero_copy_.get(); }
   const std::string& peer() const { return peer_; }
   // For tests: whether each packet is an event (StreamTuning::leaves_epoll).
   bool in_epoll() const { return watch_.watching(); }
@@ -139,6 +160,9 @@ class TargetStream final : private Poller {
   static constexpr int kReadsMax = 4;  // of one turn, so that others have theirs
   static constexpr int kSendsMax = 8;
   static constexpr uint32_t kTurnsToLeave = 64;  // that found something, since it was armed
+  // Sends that are with the kernel; fewer when there is nothing else to do, and each so many turns.
+  static constexpr uint32_t kCollectAt = 8;
+  static constexpr uint32_t kTurnsToCollect = 32;
 
   bool Poll() override;
   bool Arm() override;
@@ -153,10 +177,21 @@ class TargetStream final : private Poller {
   bool may_read() const { return readable_ || tuning_.reads_without_event; }
   bool owes_data() const;
   bool stalls() const;
+  void Broken(const char* doing, int error_number);
   // What the kernel has given or taken. 0: nothing now, or the connection has ended with this.
   size_t Read(std::span<iovec> pieces);
-  size_t Write(std::span<iovec> pieces);
-  void Broken(const char* doing, int error_number);
+  size_t Write(std::span<iovec> pieces, int flags = 0);
+
+  // ---- Data by itself (target_stream_zero_copy.cc)
+  uint32_t AloneFrom();
+  size_t SendBeforeAlone(std::span<iovec> pieces);
+  size_t SendAlone(nvme::tcp::TargetCommand& command, std::span<iovec> data);
+  bool sends_in_kernel() const { return zero_copy_ != nullptr && zero_copy_->in_kernel() > 0; }
+  // Hears of those that are over. Returns whether there were any.
+  bool CollectSends();
+  void EndSends();
+  // It has acknowledged all that was sent.
+  bool HostHasAll() const;
 
   // ---- TLS (target_stream_tls.cc)
   Status BeginTls();
@@ -174,8 +209,13 @@ class TargetStream final : private Poller {
   const std::string peer_;
   nvme::tcp::TargetConnection& connection_;
   const KeyOfHost key_of_host_;
-  std::unique_ptr<Tls> tls_;  // nullptr: plain, or not known yet
-  bool knows_kind_ = false;   // LookAtFirstByte
+  std::unique_ptr<Tls> tls_;                    // nullptr: plain, or not known yet
+  bool knows_kind_ = false;                     // LookAtFirstByte
+  std::unique_ptr<ZeroCopySends> zero_copy_;    // nullptr: not needed yet
+  std::optional<uint32_t> zero_copy_next_ = 0;  // for it
+  uint64_t before_cost_ns_ = 0;                 // of a header that went before data
+  bool begins_alone_ = false;                   // nothing of the data that comes by itself has gone
+  uint32_t turns_ = 0;
   bool reads_ = true;
   Reactor* reactor_ = nullptr;  // nullptr: stopped
   StreamOwner* owner_ = nullptr;
