@@ -66,6 +66,7 @@ SavedQueue Queue(uint16_t id) {
                       .unsent = std::vector<uint8_t>(100, 4),
                       .commands = {Command(7, Next::kRun, 512), Command(8, Next::kAwaitData),
                                    Command(9, Next::kRunWithData, 4096), Command(10, Next::kHold)}};
+  if (id != 1) queue.zero_copy_next = id == 0 ? 0 : UINT32_MAX;
   return queue;
 }
 
@@ -118,6 +119,7 @@ void ExpectSame(const SavedQueue& out, const SavedQueue& in) {
   EXPECT_EQ(
       std::tie(a.entries, a.in_capsule_bytes, a.sq_head, a.flow_control, a.header_digest, a.data_digest),
       std::tie(b.entries, b.in_capsule_bytes, b.sq_head, b.flow_control, b.header_digest, b.data_digest));
+  EXPECT_EQ(out.zero_copy_next, in.zero_copy_next);
   EXPECT_EQ(std::tie(a.data_align_bytes, a.received, a.unsent),
             std::tie(b.data_align_bytes, b.received, b.unsent));
   ASSERT_EQ(a.commands.size(), b.commands.size());

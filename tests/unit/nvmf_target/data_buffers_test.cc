@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nvmf_target/memory/data_buffers.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <vector>
+
+#include "base/unique_fd.h"
 
 namespace cleat::nvmf_target::data_buffers_test {
 namespace {
@@ -65,6 +71,32 @@ TEST(DataBuffersTest, WhatNobodyNeedsGoesBackToTheKernelAndTheRestStays) {
   EXPECT_EQ(kept(), kSlabs);
   buffers.Trim();
   EXPECT_EQ(kept(), DataBuffers::kSlabsKept);
+}
+
+TEST(DataBuffersTest, APieceWithOtherPagesLeavesItsOldOnesAndItsNeighboursAsTheyAre) {
+  DataBuffers buffers(1);
+  std::vector<block::Segment> taken(64);
+  for (block::Segment& piece : taken) {
+    ASSERT_TRUE(buffers.Take(16 * 1024, piece));
+    std::fill_n(piece.data(), piece.length_bytes, uint8_t{7});
+  }
+  // A pipe keeps pages that it was given as the kernel's send queue does.
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const UniqueFd reading(ends[0]), writing(ends[1]);
+  iovec given{taken[3].data(), taken[3].length_bytes};
+  ASSERT_EQ(vmsplice(writing.get(), &given, 1, 0), 16 * 1024);
+  buffers.ReplacePages(taken[3]);
+  std::fill_n(taken[3].data(), taken[3].length_bytes, uint8_t{9});
+  std::vector<uint8_t> read_back(16 * 1024);
+  ASSERT_EQ(read(reading.get(), read_back.data(), read_back.size()), 16 * 1024);
+  EXPECT_EQ(read_back, std::vector<uint8_t>(16 * 1024, 7));
+  for (const block::Segment& piece : taken) {
+    const uint8_t content = &piece == &taken[3] ? 9 : 7;
+    EXPECT_EQ(piece.data()[0], content);
+    EXPECT_EQ(piece.data()[piece.length_bytes - 1], content);
+    buffers.Give(piece);
+  }
 }
 
 }  // namespace

@@ -175,10 +175,10 @@ class TargetRig {
   static constexpr nvme::fabrics::Uuid kUuid = {0x4c, 0x0f, 0x7d, 0x1e, 0x8a, 0x55, 0x4d, 0x0b,
                                                 0x9a, 0x53, 0x0b, 0x6b, 0x0f, 0x4d, 0x2f, 0x11};
 
-  explicit TargetRig(const nvmf_target::PortLimits& limits = {}, uint32_t listeners = 1) {
+  explicit TargetRig(const nvmf_target::PortLimits& limits = {}, uint32_t listeners = 1,
+                     const nvmf_target::StreamTuning& tuning = {}) {
     for (auto& reactor : io) reactor = MakeReactor();
-    service = std::make_unique<nvmf_target::TargetService>(*control, nullptr, nvmf_target::StreamTuning{},
-                                                           limits, &reservations);
+    service = std::make_unique<nvmf_target::TargetService>(*control, nullptr, tuning, limits, &reservations);
     auto made = std::make_unique<Storage>(kBytes);
     storage = made.get();
     backing = block::Pipeline::Make(std::move(made), block::AccessMode::kReadWrite).value();

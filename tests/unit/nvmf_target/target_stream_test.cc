@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // One connection's stream on a clock of the test's own: what it does with the first byte, with a host that owes a part of a record, and with
 // memory while nothing moves.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,20 +27,51 @@ using test::TlsKey;
 
 using Bytes = std::vector<uint8_t>;
 
+std::pair<UniqueFd, UniqueFd> UnixPair() {
+  int fds[2];
+  CLEAT_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+std::pair<UniqueFd, UniqueFd> TcpPair() {
+  const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof(at);
+  auto* const address = reinterpret_cast<sockaddr*>(&at);
+  CLEAT_CHECK(bind(listener.get(), address, bytes) == 0 && listen(listener.get(), 1) == 0);
+  CLEAT_CHECK(getsockname(listener.get(), address, &bytes) == 0);
+  UniqueFd ours(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  CLEAT_CHECK(connect(ours.get(), address, bytes) == 0);
+  UniqueFd theirs(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  CLEAT_CHECK(theirs.valid());
+  return {std::move(ours), std::move(theirs)};
+}
+
 class Scene final : public StreamOwner {
  public:
-  Scene() {
-    int fds[2];
-    CLEAT_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
-    host.Reset(fds[0]);
+  explicit Scene(std::pair<UniqueFd, UniqueFd> sockets = UnixPair(), const StreamTuning& tuning = {})
+      : host(std::move(sockets.first)) {
     const auto key_of = [this](std::string_view identity) -> Result<nvme::target::SecuredKey> {
       nvme::tls::ConnectionKey key = TlsKey();
       if (identity != key.identity) return Error(ErrorCode::kPermissionDenied, "nobody");
       ++found;
       return nvme::target::SecuredKey{std::move(key), {test::kTlsHost, test::kTlsSubsystem, nullptr}};
     };
-    stream = std::make_unique<TargetStream>(UniqueFd(fds[1]), "10.0.0.7:4711", connection, key_of);
-    CLEAT_CHECK(stream->Start(*reactor, *this, {}).ok());
+    stream = std::make_unique<TargetStream>(std::move(sockets.second), "10.0.0.7:4711", connection, key_of);
+    CLEAT_CHECK(stream->Start(*reactor, *this, tuning).ok());
+    owner.on_give = [this](nvme::tcp::test::OwnedCommand& command) {
+      if (!std::exchange(command.lent, false)) return;
+      ++lent;
+      if (!stream->Keep(command.segment)) return;
+      kept.emplace(command.segment.region, std::pair(std::move(command.bytes), command.region));
+    };
+  }
+  bool MayLend() override { return may_lend; }
+  void GiveKept(const block::Segment& piece, bool in_kernel) override {
+    EXPECT_EQ(kept.erase(piece.region), 1U);
+    given_up += in_kernel ? 1 : 0;
   }
   std::span<uint8_t> ReceiveBuffer() override { return buffer; }
   void EndTurn() override {
@@ -77,6 +112,12 @@ class Scene final : public StreamOwner {
   UniqueFd host;
   std::unique_ptr<TargetStream> stream;
   int found = 0;
+  // Of commands whose data the kernel has, with what keeps it.
+  std::map<const block::MemoryRegion*, std::pair<std::vector<uint8_t>, std::shared_ptr<block::MemoryRegion>>>
+      kept;
+  bool may_lend = true;
+  int lent = 0;
+  int given_up = 0;
 };
 
 Bytes IcRequest() {
@@ -175,7 +216,8 @@ Bytes CommandOf(uint16_t cid, uint32_t data_bytes) {
 
 // Of a queue whose reads are answered at once.
 struct BusyScene {
-  BusyScene() {
+  explicit BusyScene(std::pair<UniqueFd, UniqueFd> sockets = UnixPair(), const StreamTuning& tuning = {})
+      : scene(std::move(sockets), tuning) {
     scene.Send(IcRequest());
     CLEAT_CHECK(scene.Receive().size() == sizeof(nvme::tcp::IcResp));
     scene.connection.BecomeQueue(1024, true, 0);
@@ -252,6 +294,72 @@ TEST(TargetStreamTest, AnEndIsToldInTheWordsOfTls) {
   client.Give(scene.Receive());
   EXPECT_EQ(client.Read(), std::nullopt);
   EXPECT_TRUE(scene.Receive().empty());
+}
+
+constexpr StreamTuning kAllByZeroCopy{.zero_copy = ZeroCopy::kAll};
+constexpr uint32_t kLarge = 64 * 1024;
+
+TEST(TargetStreamTest, LargeDataIsKeptUntilTheHostHasIt) {
+  BusyScene busy(TcpPair(), kAllByZeroCopy);
+  Scene& scene = busy.scene;
+  scene.Send(CommandOf(1, ZeroCopyChoice::kLeastBytes - 1));
+  EXPECT_EQ(scene.stream->zero_copy(), nullptr) << "it is copied";
+  scene.Send(CommandOf(2, kLarge));
+  EXPECT_EQ(scene.lent, 1);
+  size_t came = 0;
+  while (came < kLarge + ZeroCopyChoice::kLeastBytes) {
+    came += scene.Receive().size();
+    scene.Turn();
+  }
+  EXPECT_TRUE(scene.kept.empty());
+  EXPECT_EQ(scene.stream->zero_copy()->in_kernel(), 0U);
+  scene.may_lend = false;
+  scene.Send(CommandOf(3, kLarge));
+  EXPECT_EQ(scene.lent, 1) << "it is copied, as enough is lent";
+  scene.clock.AdvanceBy(10 * TargetStream::kStallNs);
+  scene.Turn();
+  EXPECT_FALSE(scene.owner.ended) << *scene.owner.ended;
+}
+
+TEST(TargetStreamTest, AHostThatTakesNothingKeepsNoMemoryForEver) {
+  BusyScene busy(TcpPair(), kAllByZeroCopy);
+  Scene& scene = busy.scene;
+  for (uint16_t cid = 0; cid < 16; ++cid) scene.Send(CommandOf(cid, kLarge));
+  EXPECT_FALSE(scene.kept.empty());
+  ASSERT_FALSE(scene.stream->wants_to_send()) << "the kernel has all of it";
+  scene.clock.AdvanceBy(TargetStream::kStallNs);
+  scene.Turn();  // this was moved meanwhile
+  scene.clock.AdvanceBy(TargetStream::kStallNs - kNsPerSecond);
+  scene.Turn();
+  EXPECT_FALSE(scene.owner.ended);
+  const auto kept = static_cast<int>(scene.kept.size());
+  scene.clock.AdvanceBy(2 * kNsPerSecond);
+  scene.Turn();
+  ASSERT_TRUE(scene.owner.ended);
+  EXPECT_NE(scene.owner.ended->find("does not take what is sent"), std::string::npos) << *scene.owner.ended;
+  EXPECT_TRUE(scene.kept.empty());
+  EXPECT_EQ(scene.given_up, kept) << "the kernel has them still";
+}
+
+TEST(TargetStreamTest, WhereTheKernelCanOnlyCopyItIsTriedAFewTimes) {
+  BusyScene learns(TcpPair());
+  for (uint16_t cid = 0; cid < 200; ++cid) {
+    learns.scene.Send(CommandOf(cid, kLarge));
+    for (size_t came = 0; came < kLarge; learns.scene.Turn()) came += learns.scene.Receive().size();
+  }
+  EXPECT_GT(learns.scene.lent, 0);
+  EXPECT_LE(learns.scene.lent, 2 * static_cast<int>(ZeroCopyChoice::kInVainMost));
+  EXPECT_TRUE(learns.scene.kept.empty());
+
+  for (const StreamTuning& tuning : {kAllByZeroCopy, StreamTuning{.zero_copy = ZeroCopy::kNone}}) {
+    const bool is_tcp = tuning.zero_copy == ZeroCopy::kNone;
+    BusyScene cannot(is_tcp ? TcpPair() : UnixPair(), tuning);
+    cannot.scene.Send(CommandOf(1, kLarge));
+    EXPECT_EQ(cannot.scene.lent, 0);
+    size_t came = 0;
+    for (int turn = 0; turn < 100; ++turn) came += cannot.scene.Receive().size();
+    EXPECT_EQ(came, kLarge + sizeof(nvme::tcp::C2hData) + sizeof(nvme::tcp::CapsuleResp));
+  }
 }
 
 }  // namespace

@@ -17,10 +17,11 @@ using Associations = std::vector<nvmf_target::SavedAssociation>;
 
 // The rig's target, and that of an engine which stands by for it, with the same disk.
 struct TwoEngines {
-  explicit TwoEngines(const nvmf_target::PortLimits& limits = {})
-      : rig(limits),
-        next(std::make_unique<nvmf_target::TargetService>(*rig.control, nullptr, nvmf_target::StreamTuning{},
-                                                          limits, &rig.reservations)) {
+  explicit TwoEngines(const nvmf_target::PortLimits& limits = {},
+                      const nvmf_target::StreamTuning& tuning = {})
+      : rig(limits, 1, tuning),
+        next(std::make_unique<nvmf_target::TargetService>(*rig.control, nullptr, tuning, limits,
+                                                          &rig.reservations)) {
     nvmf_target::SubsystemParts parts;
     parts.name = "controllers/e";
     parts.config.nqn = TargetRig::kNqn;

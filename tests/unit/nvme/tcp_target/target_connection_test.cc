@@ -2,7 +2,10 @@
 // What a controller's connection makes of hosts that break the rules, and of those that keep them where it matters how.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -375,6 +378,61 @@ TEST(TargetConnection, DataThatHasNotComeWholeOrHasWaitedIsCopied) {
   for (const auto& command : scene.owner.pool) {
     if (command->in_use) scene.connection.Answer(*command, Status(0));
   }
+}
+
+// The wire has the same bytes whether large data comes by itself or not, however much of it the transport takes at a time.
+TEST(TargetConnection, LargeDataComesByItselfIfTheTransportWantsIt) {
+  constexpr uint32_t kAloneFrom = 1000;
+  const auto send = [](uint8_t digests, uint32_t alone_from, size_t step) {
+    Scene scene(digests);
+    scene.connection.BecomeQueue(16, true, 4096);
+    Bytes capsules;
+    for (const uint32_t bytes : {0U, 999U, 1000U, 5000U, 0U, 4U, 3000U})
+      capsules = Joined(capsules, CapsuleOf({.opcode = 2, .length = bytes}));
+    uint8_t content = 0;
+    scene.owner.run = [&](test::OwnedCommand& command) {
+      command.Give(command.data_bytes);
+      std::ranges::fill(command.bytes, ++content);
+      scene.connection.Answer(command, Status(0), 0, command.data_bytes);
+    };
+    test::ReceiveAll(scene.connection, capsules);
+    Bytes out;
+    uint32_t alone_bytes = 0;
+    bool more = false;
+    std::array<iovec, 5> iovecs;
+    while (scene.connection.wants_to_send()) {
+      const Gather gather = scene.connection.FillSend(iovecs, alone_from);
+      EXPECT_GT(gather.count, 0U);
+      EXPECT_TRUE(!more || gather.alone != nullptr) << "it was said to come next";
+      size_t whole = 0, sent = 0;
+      for (const iovec& piece : std::span(iovecs).first(gather.count)) {
+        const auto* const from = static_cast<const uint8_t*>(piece.iov_base);
+        const size_t part = std::min(piece.iov_len, step - sent);
+        out.insert(out.end(), from, from + part);
+        whole += piece.iov_len;
+        sent += part;
+        if (gather.alone == nullptr) {
+          EXPECT_LT(piece.iov_len, std::max(alone_from, kResponseHeadMaxBytes));
+          continue;
+        }
+        const Bytes& data = static_cast<test::OwnedCommand*>(gather.alone)->bytes;
+        EXPECT_TRUE(from >= data.data() && from + piece.iov_len == data.data() + data.size());
+        EXPECT_GE(piece.iov_len, alone_from);
+        alone_bytes += static_cast<uint32_t>(part);
+      }
+      more = gather.more && sent == whole;
+      scene.connection.Sent(sent);
+    }
+    EXPECT_EQ(scene.owner.given, 7U);
+    if (alone_from == kAloneFrom && step == SIZE_MAX) {
+      EXPECT_EQ(alone_bytes, 1000U + 5000 + 3000);
+    }
+    return out;
+  };
+  const Bytes together = send(0, UINT32_MAX, SIZE_MAX);
+  ASSERT_EQ(together.size(), 5 * sizeof(C2hData) + 7 * sizeof(CapsuleResp) + 999 + 1000 + 5000 + 4 + 3000);
+  for (const size_t step : {size_t{1}, size_t{7}, size_t{1023}, size_t{2500}, SIZE_MAX})
+    EXPECT_EQ(send(0, kAloneFrom, step), together) << step;
 }
 
 TEST(TargetConnection, WhoLooksAheadHearsOfEachCommandBeforeTheOneInFrontOfItRuns) {

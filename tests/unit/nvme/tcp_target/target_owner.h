@@ -69,6 +69,7 @@ class TargetOwner final : public TargetConnectionOwner {
   void DataCame(TargetCommand& command) override { data_came(static_cast<OwnedCommand&>(command)); }
   void Give(TargetCommand& command) override {
     auto& owned = static_cast<OwnedCommand&>(command);
+    on_give(owned);
     owned.in_use = false;
     owned.region.reset();
     owned.bytes = {};
@@ -82,6 +83,7 @@ class TargetOwner final : public TargetConnectionOwner {
   bool keeps = false;  // data that has come stays where it is
   uint32_t offered = 0;
   std::vector<uint16_t> ahead;  // CIDs
+  std::function<void(OwnedCommand&)> on_give = [](OwnedCommand&) {};
   std::function<void(OwnedCommand&)> run = [](OwnedCommand&) {};
   std::function<void(OwnedCommand&)> data_came = [](OwnedCommand&) {};
   std::optional<std::string> ended;
