@@ -2,7 +2,7 @@
 // The floor of an NVMe/TCP target: what a host gets of a bare loop that answers its I/O queues with the same PDUs, and knows nothing of controllers,
 // namespaces, limits or a host that breaks rules. What a target does beyond that is measured against it.
 //
-//   target_floor --listen 127.0.0.1:4440 --admin 127.0.0.1:4430 [--null] [--mib 256] [--core 1] [--psk FILE --nqn NQN --host NQN]
+//   target_floor --listen 127.0.0.1:4440 --admin 127.0.0.1:4430 [--null] [--mib 256 [--huge-pages]] [--core 1] [--psk FILE --nqn NQN --host NQN]
 //
 // Admin queues are passed on to a target at --admin, so that a host finds a controller; I/O queues end here, each on a thread of its own that polls
 // on that core. Reads are answered by the data alone, writes have theirs in their capsule: 4 KiB random requests of spdk_nvme_perf, and no others.
@@ -64,6 +64,7 @@ struct Arguments {
   std::string host;
   bool null = false;
   uint64_t mib = 256;
+  bool huge_pages = false;
   int core = -1;
 };
 
@@ -194,7 +195,9 @@ class Floor {
  public:
   explicit Floor(const Arguments& arguments) : null_(arguments.null), bytes_(arguments.mib << 20) {
     if (null_) bytes_ = kTransferMax;
-    void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const int pages = arguments.huge_pages && !null_ ? MAP_HUGETLB : 0;
+    void* const memory =
+        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | pages, -1, 0);
     if (memory == MAP_FAILED) Fail("no memory for the disk");
     disk_ = static_cast<uint8_t*>(memory);
   }
@@ -393,6 +396,8 @@ int Main(int argc, char** argv) {
   app.add_option("--admin", arguments.admin, "Address of the target that has the admin queues")->required();
   app.add_flag("--null", arguments.null, "A disk that does nothing");
   app.add_option("--mib", arguments.mib, "The disk's size");
+  app.add_flag("--huge-pages", arguments.huge_pages,
+               "Its memory is in huge pages, which are reserved already");
   app.add_option("--core", arguments.core, "Of I/O queues");
   auto* const psk_option = app.add_option("--psk", arguments.psk_file, "File with the pre-shared key of TLS");
   app.add_option("--nqn", arguments.nqn, "The subsystem's, with --psk");

@@ -2,10 +2,11 @@
 // A disk in memory, or one that does nothing, shown to NVMe/TCP hosts by one reactor: what the engine's target costs without a control plane,
 // to set beside another target's figures with the same host.
 //
-//   target_loop --listen 127.0.0.1:4430 --nqn NQN --host NQN [--null] [--mib 256] [--core 1] [--reactors 1] [--psk FILE]
+//   target_loop --listen 127.0.0.1:4430 --nqn NQN --host NQN [--null] [--mib 256 [--huge-pages]] [--core 1] [--reactors 1] [--psk FILE]
 //   [--sleeps]   reactors leave their cores while nothing is to do: behind target_floor, which has the I/O queues
 //   [--one-pdu-a-send] [--read-on-events] [--copy-data] [--no-look-ahead] [--stay-in-epoll] [--digests-by-instruction]   without what makes it fast,
 //   one by one
+//   [--zero-copy none|learned|all]   which reads' data the kernel sends from where it is: learned, unless it is said
 // Serves until its input ends. For each line that it is given it prints, as JSON, for how many nanoseconds its reactors were busy so far.
 #include <pthread.h>
 #include <sched.h>
@@ -22,6 +23,7 @@
 #include <functional>
 #include <future>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -48,6 +50,7 @@ struct Arguments {
   bool sleeps = false;
   bool null = false;
   uint64_t mib = 256;
+  bool huge_pages = false;
   int core = -1;
   uint32_t reactors = 1;
   nvmf_target::StreamTuning tuning;
@@ -157,8 +160,9 @@ class Target {
       options.zero_fill = false;
       co_return co_await modules::OpenNull(std::move(options));
     }
-    UniqueFd memory(memfd_create("loop", MFD_CLOEXEC));
-    if (!memory || ftruncate(memory.get(), static_cast<off_t>(arguments_.mib << 20)) != 0) Fail("no memory");
+    UniqueFd memory(memfd_create("loop", MFD_CLOEXEC | (arguments_.huge_pages ? MFD_HUGETLB : 0)));
+    if (!memory || ftruncate(memory.get(), static_cast<off_t>(arguments_.mib << 20)) != 0)
+      Fail("no memory for the disk");
     co_return co_await modules::OpenRam({shape, std::move(memory)}, blocking_);
   }
 
@@ -241,6 +245,8 @@ int Main(int argc, char** argv) {
   app.add_option("--psk", arguments.psk_file, "File with the hosts' pre-shared key: they come by TLS");
   app.add_flag("--null", arguments.null, "A disk that does nothing");
   app.add_option("--mib", arguments.mib, "The disk's size");
+  app.add_flag("--huge-pages", arguments.huge_pages,
+               "Its memory is in huge pages, which are reserved already");
   app.add_option("--core", arguments.core, "Of the first reactor");
   app.add_option("--reactors", arguments.reactors, "How many");
   app.add_flag("!--one-pdu-a-send", arguments.tuning.batches_sends, "A system call for each piece");
@@ -248,6 +254,12 @@ int Main(int argc, char** argv) {
   app.add_flag("!--copy-data", arguments.tuning.keeps_data, "Of writes, from where it was received");
   app.add_flag("!--no-look-ahead", arguments.tuning.looks_ahead, "To the next command's blocks");
   app.add_flag("--digests-by-instruction", arguments.digests_by_instruction, "And not folded");
+  const std::map<std::string, nvmf_target::ZeroCopy> zero_copies = {
+      {"none", nvmf_target::ZeroCopy::kNone},
+      {"learned", nvmf_target::ZeroCopy::kLearned},
+      {"all", nvmf_target::ZeroCopy::kAll}};
+  app.add_option("--zero-copy", arguments.tuning.zero_copy, "Which large data is sent from where it is")
+      ->transform(CLI::CheckedTransformer(zero_copies));
   app.add_flag("!--stay-in-epoll", arguments.tuning.leaves_epoll, "Each packet is an event");
   CLI11_PARSE(app, argc, argv);
   if (arguments.digests_by_instruction) nvme::tcp::SetCrc32cWay(nvme::tcp::Crc32cWay::kInstruction);

@@ -3,7 +3,7 @@
 with a core of its own.
 
 `PEER_SPDK` names the folder that SPDK was built in, and it takes root: SPDK wants huge pages. Ours is tests/bench/target_loop: a disk's pipeline
-behind the engine's target, on one reactor that polls. Both targets have a disk in memory and one that does nothing, and only the one that is
+behind the engine's target, on one reactor that polls. Both targets have a disk in memory, in huge pages, and one that does nothing, and only the one that is
 measured runs: the others stand still meanwhile. Each disk in memory is written once before anything is measured.
 
 Requests a second are those of the slower half, so the bar is the median of reads and writes of both disks; the worst of these is named. What a
@@ -62,6 +62,7 @@ DISK_MB = {"memory": 64, "null": 4096}
 BLOCK_BYTES = 512
 TARGET_MEMORY_MB = 768
 PERF_MEMORY_MB = 256
+DISKS_IN_MEMORY = 6  # of ours, at a time: a target's, the floor's and that of the target behind it, in plain TCP and over TLS
 
 
 def run_seconds(pace: Pace) -> int:
@@ -77,7 +78,7 @@ def seconds(pace: Pace) -> float:
 def measure(lab: Lab) -> dict[str, Figure]:
     if spdk_target.built_in() is None:
         raise BenchError("PEER_SPDK is not set: it names the folder that SPDK was built in")
-    spdk_target.reserve_pages(TARGET_MEMORY_MB + PERF_MEMORY_MB)
+    spdk_target.reserve_pages(TARGET_MEMORY_MB + PERF_MEMORY_MB + DISKS_IN_MEMORY * DISK_MB["memory"])
     with ExitStack() as made:
         spdk = made.enter_context(Spdk(lab))
         ours = {disk: made.enter_context(Loop(lab, FIRST_PORT + number, disk)) for number, disk in enumerate(DISKS)}
@@ -140,7 +141,7 @@ class Loop:
         self.name = " ".join((program, *options))
         self.port = port
         self._command = [str(Path(lab.bin_dir).parent / "tests" / program), "--listen", f"{ADDRESS}:{port}", "--nqn", NQN + disk, "--host", HOST_NQN,
-                         "--mib", str(DISK_MB[disk]), "--core", str(lab.engine_core), *(["--null"] if disk == "null" else []), *options]
+                         "--mib", str(DISK_MB[disk]), "--core", str(lab.engine_core), "--null" if disk == "null" else "--huge-pages", *options]
         self._log = os.path.join(lab.log_dir, f"{program}-{port}.log")
 
     def __enter__(self) -> Loop:
