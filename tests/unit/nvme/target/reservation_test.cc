@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reservations of a namespace: who may do what, what each command makes of them, and that our initiator reads what a report says.
+// Reservations of a namespace: who may do what, and what each command makes of them.
 #include "nvme/target/reservations/reservation.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
-#include <string>
+#include <span>
 
 #include "base/random.h"
 #include "nvme/fabrics/commands.h"
 #include "nvme/host/reservation/reservation_commands.h"
 #include "nvme/target/reservations/reservation_commands.h"
+#include "tests/unit/nvme/target/reservation_scene.h"
 
 namespace cleat::nvme::target::reservation_test {
 namespace {
@@ -24,96 +24,23 @@ using fabrics::ReleaseAction;
 using fabrics::SubmissionEntry;
 using fabrics::Uuid;
 using host::ExistingKey;
-using Notices = std::vector<std::pair<Uuid, ReservationNotice>>;
-
-constexpr uint16_t kDnr = status_field::kDoNotRetry;
-constexpr uint16_t kConflict = kReservationConflict | kDnr;
-constexpr uint16_t kInvalid = status_field::kInvalidField | kDnr;
-constexpr Uuid kA = {1}, kB = {2}, kC = {3};
-constexpr uint64_t kKeyA = 0xa, kKeyB = 0xb, kKeyC = 0xc;
-constexpr uint32_t kNsid = 3;
-constexpr ReservationType kTypes[] = {ReservationType::kWriteExclusive,
-                                      ReservationType::kExclusiveAccess,
-                                      ReservationType::kWriteExclusiveRegistrants,
-                                      ReservationType::kExclusiveAccessRegistrants,
-                                      ReservationType::kWriteExclusiveAll,
-                                      ReservationType::kExclusiveAccessAll};
-
-bool IsForAll(ReservationType type) {
-  return type == ReservationType::kWriteExclusiveAll || type == ReservationType::kExclusiveAccessAll;
-}
-bool IsForHolder(ReservationType type) {
-  return type == ReservationType::kWriteExclusive || type == ReservationType::kExclusiveAccess;
-}
-
-template <typename Data>
-std::span<const uint8_t> Bytes(const Data& data) {
-  return {reinterpret_cast<const uint8_t*>(&data), sizeof(data)};
-}
-
-// A namespace, and hosts that send it commands.
-struct Namespace {
-  uint16_t Do(const Uuid& host, const SubmissionEntry& entry, std::span<const uint8_t> data) {
-    const Reservation before = now;
-    ReservationOutcome outcome = Execute(before, host, entry, data);
-    if (outcome.status != 0) {
-      EXPECT_EQ(outcome.after, before) << "refused";
-      EXPECT_TRUE(outcome.notices.empty());
-    }
-    now = std::move(outcome.after);
-    notices = std::move(outcome.notices);
-    return outcome.status;
-  }
-  template <typename Data>
-  uint16_t Do(const Uuid& host, const Command& command, const Data& data) {
-    return Do(host, fabrics::EntryOf(command), Bytes(data));
-  }
-
-  uint16_t Register(const Uuid& host, uint64_t key) {
-    return Change(host, RegisterAction::kRegister, 0, key);
-  }
-  uint16_t Unregister(const Uuid& host, uint64_t key) {
-    return Change(host, RegisterAction::kUnregister, key, 0);
-  }
-  uint16_t Change(const Uuid& host, RegisterAction action, uint64_t current, uint64_t next,
-                  ExistingKey existing = ExistingKey::kHasToFit, PowerLoss power = PowerLoss::kAsItIs) {
-    return Do(host, host::ReservationRegister(kNsid, action, existing, power),
-              fabrics::RegisterData{.current_key = current, .new_key = next});
-  }
-  uint16_t Acquire(const Uuid& host, uint64_t key, ReservationType type) {
-    return Do(host, host::ReservationAcquire(kNsid, AcquireAction::kAcquire, type),
-              fabrics::AcquireData{.current_key = key});
-  }
-  uint16_t Preempt(const Uuid& host, uint64_t key, uint64_t preempted, ReservationType type,
-                   AcquireAction action = AcquireAction::kPreempt) {
-    return Do(host, host::ReservationAcquire(kNsid, action, type),
-              fabrics::AcquireData{.current_key = key, .preempted_key = preempted});
-  }
-  uint16_t Release(const Uuid& host, uint64_t key, ReservationType type) {
-    return Do(host, host::ReservationRelease(kNsid, ReleaseAction::kRelease, type),
-              fabrics::ReleaseData{.current_key = key});
-  }
-  uint16_t Clear(const Uuid& host, uint64_t key) {
-    return Do(host, host::ReservationRelease(kNsid, ReleaseAction::kClear, ReservationType::kNone),
-              fabrics::ReleaseData{.current_key = key});
-  }
-  bool Has(const Uuid& host) const { return now.Find(host) != nullptr; }
-
-  Reservation now;
-  Notices notices;  // of the last command
-};
-
-// Three registrants, of whom A holds a reservation of this type.
-Namespace HeldByA(ReservationType type) {
-  Namespace space;
-  EXPECT_EQ(space.Register(kC, kKeyC), 0);
-  EXPECT_EQ(space.Register(kA, kKeyA), 0);
-  EXPECT_EQ(space.Register(kB, kKeyB), 0);
-  EXPECT_EQ(space.Acquire(kA, kKeyA, type), 0);
-  EXPECT_EQ(space.now.type, type);
-  EXPECT_EQ(space.now.holder, IsForAll(type) ? std::nullopt : std::optional(kA));
-  return space;
-}
+using reservation_scene::Bytes;
+using reservation_scene::HeldByA;
+using reservation_scene::IsForAll;
+using reservation_scene::IsForHolder;
+using reservation_scene::kA;
+using reservation_scene::kB;
+using reservation_scene::kC;
+using reservation_scene::kConflict;
+using reservation_scene::kDnr;
+using reservation_scene::kInvalid;
+using reservation_scene::kKeyA;
+using reservation_scene::kKeyB;
+using reservation_scene::kKeyC;
+using reservation_scene::kNsid;
+using reservation_scene::kTypes;
+using reservation_scene::Namespace;
+using reservation_scene::Notices;
 
 // ---- Who may do what (base figure 452)
 
@@ -500,66 +427,9 @@ TEST(ReservationRelease, ClearEndsAllRegistrationsAndTellsTheOthers) {
   }
 }
 
-// ---- Report
-
-TEST(ReservationReport, IsWhatOurInitiatorReads) {
-  for (const ReservationType type : kTypes) {
-    Namespace space = HeldByA(type);
-    EXPECT_EQ(
-        space.Change(kA, RegisterAction::kReplace, kKeyA, kKeyA, ExistingKey::kHasToFit, PowerLoss::kPersist),
-        0);
-    const std::vector<ReportedController> controllers = {{.id = 1, .host_id = kA},
-                                                         {.id = 2, .host_id = kB},
-                                                         {.id = 3, .host_id = kA},
-                                                         {.id = 4, .host_id = {9}}};
-    const SubmissionEntry entry = fabrics::EntryOf(host::ReservationReportOf(kNsid, host::kReportBytes));
-    EXPECT_EQ(CheckReport(entry, host::kReportBytes), 0);
-    EXPECT_EQ(ReportBytesOf(entry), host::kReportBytes);
-    const std::vector<uint8_t> report = ReportOf(space.now, controllers, host::kReportBytes);
-    ASSERT_EQ(report.size(), host::kReportBytes);
-    const auto read = host::ParseReservationReport(report, "it");
-    ASSERT_TRUE(read.ok()) << read.error().message;
-    EXPECT_EQ(read->generation, 4U);
-    EXPECT_EQ(read->type, type);
-    EXPECT_TRUE(read->persistent);
-    const std::vector<host::Registrant> all = {{.host_id = kA, .key = kKeyA, .holder = true},
-                                               {.host_id = kB, .key = kKeyB, .holder = IsForAll(type)},
-                                               {.host_id = kC, .key = kKeyC, .holder = IsForAll(type)}};
-    EXPECT_EQ(read->registrants, all);
-    EXPECT_EQ(report[5], 4) << "REGCTL: A has two controllers";
-    const auto id = [&](size_t i) { return report[64 + 64 * i] | report[65 + 64 * i] << 8; };
-    EXPECT_EQ(id(0), 1);
-    EXPECT_EQ(id(1), 3);
-    EXPECT_EQ(id(2), 2);
-    EXPECT_EQ(id(3), 0xffff) << "C is registered, and not here";
-  }
-}
-
-TEST(ReservationReport, IsCutWhereTheHostsRoomEnds) {
-  const Namespace space = HeldByA(ReservationType::kWriteExclusive);
-  const std::vector<uint8_t> whole = ReportOf(space.now, {}, 300);
-  ASSERT_EQ(whole.size(), 300U);
-  EXPECT_TRUE(std::all_of(whole.begin() + 256, whole.end(), [](uint8_t byte) { return byte == 0; }));
-  for (uint32_t bytes = 0; bytes <= 300; ++bytes) {
-    const std::vector<uint8_t> part = ReportOf(space.now, {}, bytes);
-    EXPECT_EQ(part, std::vector(whole.begin(), whole.begin() + bytes));
-  }
-}
-
-TEST(ReservationReport, OfShortHostIdentifiersOrWithoutRoomIsRefused) {
-  SubmissionEntry entry = fabrics::EntryOf(host::ReservationReportOf(kNsid, 128));
-  EXPECT_EQ(CheckReport(entry, 128), 0);
-  EXPECT_EQ(CheckReport(entry, 124), status_field::kSglLengthInvalid | kDnr);
-  entry.cdw10 = UINT32_MAX;
-  EXPECT_EQ(CheckReport(entry, UINT32_MAX), status_field::kSglLengthInvalid | kDnr);
-  entry = fabrics::EntryOf(host::ReservationReportOf(kNsid, 128));
-  entry.cdw11 = 0;
-  EXPECT_EQ(CheckReport(entry, 128), status_field::kHostIdFormat | kDnr);
-}
-
-// The fourth, Reservation Report, changes nothing and is answered with ReportOf.
 // ---- What changes no reservation
 
+// The fourth, Reservation Report, changes nothing and is answered with ReportOf.
 TEST(ReservationCommand, OfAnyOpcodeButThreeIsRefused) {
   Namespace space = HeldByA(ReservationType::kWriteExclusive);
   std::set<int> executed;
