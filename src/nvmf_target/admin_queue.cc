@@ -43,7 +43,7 @@ void AdminQueue::Start() {
   host_.control().AddTimer(connect_over_, host_.control().now_ns() + kConnectNs);
 }
 
-// What it answers is small, and is the command's until then.
+// Answers of an admin queue are small, and their memory goes with their command.
 cleat::Status AdminQueue::StartStream() {
   StreamTuning tuning = host_.tuning();
   tuning.zero_copy = ZeroCopy::kNone;

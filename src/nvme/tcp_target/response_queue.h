@@ -23,9 +23,9 @@ namespace cleat::nvme::tcp {
 // Pieces of memory to be sent together.
 struct Gather {
   uint32_t count = 0;
-  // They are data of this command, and nothing else. nullptr: they are anything but such data.
+  // The command whose data the pieces are, all of them. nullptr: the pieces are anything but data that comes by itself.
   TargetCommand* alone = nullptr;
-  bool more = false;  // such data comes next
+  bool more = false;  // data that comes by itself is next
 };
 
 class ResponseQueue {
@@ -63,7 +63,7 @@ class ResponseQueue {
   template <typename Header>
   uint32_t SetHeader(uint8_t* to, Header& header, uint32_t data_bytes) const;
   void MakeDigest(TargetCommand& command) const;
-  // Of the first command, whose data is the next that is to be sent: how many bytes of it. 0: something else is.
+  // How many bytes of the first command's data are to be sent next. 0: something else is to be sent next.
   uint32_t DataThatIsNext();
 
   IntrusiveList<TargetCommand, &TargetCommand::to_send> queue_;

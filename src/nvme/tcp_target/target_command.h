@@ -49,7 +49,8 @@ struct TargetCommand {
   bool makes_digest = false;  // of the data, once it is sent
 
   // ---- The transport's
-  // It sends some of the data from where that is: the memory is in use beyond Give, which takes the mark back, until the transport says otherwise.
+  // The transport sends some of the data from the command's memory, which it goes on using beyond Give. The owner clears this in Give, and may
+  // use the memory for something else once the transport has given it back.
   bool lent = false;
 
   alignas(8) uint8_t head[kResponseHeadMaxBytes];

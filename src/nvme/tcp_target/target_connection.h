@@ -5,8 +5,8 @@
 //
 // Memory. A command's data is received to and sent from the memory that the owner gave it, until the owner's Give. What FillSend and
 // ReceiveSpace gave is good until the next call of any method here: a send is always FillSend, the system call, Sent, with nothing in
-// between, and copies. Only what Gather::alone has may be sent from where it is (MSG_ZEROCOPY), by who marks the command as lent: its memory
-// is still in use behind Give then.
+// between, and copies. Only the data of Gather::alone may be sent from where it is (MSG_ZEROCOPY). Whoever does that marks the command
+// as lent (TargetCommand::lent), as its memory is in use beyond Give then.
 //
 // A host is not trusted: whatever it sends that it may not ends the connection (target_connection.cc and pdu_check.h have the rules), with a
 // reason that names the rule, and with a C2HTermReq where no PDU of ours is half sent. A data digest that is wrong fails its command alone,

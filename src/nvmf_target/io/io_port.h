@@ -126,10 +126,10 @@ class IoPort final : private observe::InFlightSource {
   // share, so that a slow disk's requests do not keep all others' from memory.
   bool TakeBuffer(IoCommand& command);
   void Give(IoCommand& command);
-  // The buffer of a command of the queue that the kernel still sends from, which counts in the queue's share until GiveKept.
+  // Takes the buffer of a lent command away from it. The buffer counts in its queue's share until GiveKept.
   block::Segment TakeLent(IoCommand& command);
   bool may_lend() const { return lent_bytes_ < lent_max_; }
-  // `in_kernel`: the kernel may still send from its pages, and others take their place.
+  // Takes back a buffer that TakeLent gave. `in_kernel`: the kernel may still send from its pages, and new ones take their place.
   void GiveKept(IoQueue& queue, const block::Segment& piece, bool in_kernel);
 
   // ---- Queues that wait, and who lets them go on

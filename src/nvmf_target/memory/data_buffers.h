@@ -35,7 +35,8 @@ class DataBuffers {
   bool Take(uint32_t bytes, block::Segment& piece);
   // As Take gave it.
   void Give(const block::Segment& piece);
-  // Of a piece that was taken: its content is lost, and whoever has its pages, as the kernel may that sends from them, has them alone from now on.
+  // Puts new pages in the place of those of a piece that was taken. Its content is lost. Whoever still uses the old pages, as the kernel does that
+  // sends from them, keeps these, and nobody here writes to them any more.
   void ReplacePages(const block::Segment& piece);
   // Gives back to the kernel what nobody has needed since the call before, but for kSlabsKept slabs. Returns whether the next call may
   // find more.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a socket's sends that the kernel makes from where it is (MSG_ZEROCOPY), until it says that it is through with it. The kernel
-// numbers such sends of a socket from 0 on, each that has taken a byte, modulo 2^32, and tells of ranges of these numbers, nearly always in order.
+// Memory that a socket sends from without a copy (MSG_ZEROCOPY), until the kernel says that it does not need it any more. The kernel numbers a
+// socket's sends of that kind from 0 on, modulo 2^32, leaving out those that have taken no byte. It says which are over as ranges of these
+// numbers, nearly always in order.
 //
 // Pure. One thread.
 #pragma once
@@ -21,7 +22,7 @@ class SentMemory {
   explicit SentMemory(uint32_t next) : oldest_(next), next_(next) {}
 
   uint32_t next() const { return next_; }
-  // Sends that the kernel is not through with.
+  // How many sends are not over.
   uint32_t sends() const { return next_ - oldest_; }
   bool full() const { return sends() == kSendsMax; }
 
@@ -31,7 +32,8 @@ class SentMemory {
     At(next_++) = {.piece = {}, .bytes = bytes, .over = false};
     gave_up_ = false;
   }
-  // The last send was of this piece, of which several may have been: it is in use until that one is over. False: it is. Not after GiveUp.
+  // Keeps `piece` until the last send is over, which was of this piece, as earlier ones may have been. False: all sends are over, and nothing is
+  // kept. Not between GiveUp and the next send.
   bool Keep(const block::Segment& piece) {
     CLEAT_CHECK(!gave_up_);
     if (sends() == 0) return false;
@@ -40,8 +42,8 @@ class SentMemory {
     last.piece = piece;
     return true;
   }
-  // The kernel is through with the sends of these numbers, both included: `give` gets the pieces that are in use no more. Returns how many bytes
-  // were sent. Numbers of sends that are not there are of another process, or of none.
+  // The sends with the numbers from `first` to `last`, both included, are over. `give` gets the pieces that the kernel does not need any more.
+  // Returns how many bytes their sends had. Numbers that are not in use here are ignored: another process may have made those sends.
   template <typename Give>
   uint64_t Over(uint32_t first, uint32_t last, const Give& give) {
     for (uint32_t at = 0; at < sends(); ++at) {
@@ -55,7 +57,7 @@ class SentMemory {
     }
     return bytes;
   }
-  // Nobody waits for the kernel any more: `give` gets all pieces, which it may still be sending from.
+  // Ends the keeping: `give` gets all pieces, though the kernel may still be sending from them.
   template <typename Give>
   void GiveUp(const Give& give) {
     gave_up_ = sends() > 0;
@@ -67,7 +69,7 @@ class SentMemory {
 
  private:
   struct Send {
-    block::Segment piece;  // that ends with it; without a region: none does
+    block::Segment piece;  // kept until this send is over; without a region: none is
     uint32_t bytes = 0;
     bool over = false;
   };

@@ -54,8 +54,8 @@ class StreamOwner {
   virtual void EndTurn() = 0;
   // Whether more memory of commands may be lent to the kernel.
   virtual bool MayLend() { return true; }
-  // A piece that was kept (TargetStream::Keep) is the owner's again. `in_kernel`: but for its pages, from which the kernel may still send, so that
-  // others have to take their place before the piece is used.
+  // A piece that was kept (TargetStream::Keep) is the owner's again. `in_kernel`: the kernel may still send from its pages, so that the owner puts
+  // other pages in their place before it uses the piece.
   virtual void GiveKept(const block::Segment& /*piece*/, bool /*in_kernel*/) {}
 
  protected:
@@ -99,7 +99,8 @@ class TargetStream final : private Poller {
   // Of one that another process had, before Start: its first byte here says nothing.
   void KnowPlain() { knows_kind_ = true; }
   bool plain() const { return knows_kind_ && tls_ == nullptr; }
-  // Likewise, the number of its next send without a copy (saved_association.h). nullopt: nobody knows, and it has none.
+  // Of a socket that another process had, before Start: the number of its next send without a copy (saved_association.h). nullopt: the number is not
+  // known, and the socket is sent copies alone.
   void KnowZeroCopy(std::optional<uint32_t> next) { zero_copy_next_ = next; }
   std::optional<uint32_t> zero_copy_next() const {
     return zero_copy_ == nullptr ? zero_copy_next_ : zero_copy_->next();
@@ -120,11 +121,12 @@ class TargetStream final : private Poller {
   void Wake() {
     if (added()) reactor_->Activate(*this);
   }
-  // Memory of a command that was lent (TargetCommand::lent): it is with the kernel until GiveKept. False: it is not.
+  // Keeps the memory of a command that was lent (TargetCommand::lent) until GiveKept. False: the kernel does not need it any more.
   bool Keep(const block::Segment& piece) { return zero_copy_->Keep(piece); }
-  // All that is kept goes back to the owner, though the kernel may still send from it. Close does the same, and drops what was not acknowledged.
+  // Gives all that is kept back to the owner, though the kernel may still send from it. Close does the same, and drops what the host has not
+  // acknowledged.
   void GiveUpKept();
-  // nullptr: it has had nothing to send for which it would have been tried.
+  // For tests. nullptr: the stream has had no data to send that is large enough.
   const ZeroCopySends* zero_copy() const { return zero_copy_.get(); }
   const std::string& peer() const { return peer_; }
   // For tests: whether each packet is an event (StreamTuning::leaves_epoll).
@@ -160,7 +162,7 @@ class TargetStream final : private Poller {
   static constexpr int kReadsMax = 4;  // of one turn, so that others have theirs
   static constexpr int kSendsMax = 8;
   static constexpr uint32_t kTurnsToLeave = 64;  // that found something, since it was armed
-  // Sends that are with the kernel; fewer when there is nothing else to do, and each so many turns.
+  // Notifications are read once so many sends are with the kernel, each so many turns, and when there is nothing else to do.
   static constexpr uint32_t kCollectAt = 8;
   static constexpr uint32_t kTurnsToCollect = 32;
 
@@ -187,10 +189,10 @@ class TargetStream final : private Poller {
   size_t SendBeforeAlone(std::span<iovec> pieces);
   size_t SendAlone(nvme::tcp::TargetCommand& command, std::span<iovec> data);
   bool sends_in_kernel() const { return zero_copy_ != nullptr && zero_copy_->in_kernel() > 0; }
-  // Hears of those that are over. Returns whether there were any.
+  // Reads the kernel's notifications. Returns whether there was any.
   bool CollectSends();
   void EndSends();
-  // It has acknowledged all that was sent.
+  // Whether the host has acknowledged all that was sent.
   bool HostHasAll() const;
 
   // ---- TLS (target_stream_tls.cc)

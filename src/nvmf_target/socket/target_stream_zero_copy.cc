@@ -22,7 +22,7 @@ uint32_t TargetStream::AloneFrom() {
 size_t TargetStream::SendBeforeAlone(std::span<iovec> pieces) {
   if (zero_copy_ == nullptr)
     zero_copy_ = std::make_unique<ZeroCopySends>(fd_.get(), tuning_.zero_copy, *zero_copy_next_);
-  // Of a header alone, as smaller answers before it would go in any case.
+  // The cost counts only where the header goes alone: smaller answers before it would have been sent in any case.
   const bool measures = zero_copy_->tries() && pieces.size() == 1;
   if (measures) reactor_->RefreshNow();
   const uint64_t began_ns = reactor_->now_ns();
@@ -76,8 +76,8 @@ bool TargetStream::HostHasAll() const {
   return ioctl(fd_.get(), SIOCOUTQ, &bytes) == 0 && bytes == 0;
 }
 
-// What the host has not acknowledged by then is dropped, with a reset. Else the pages of a host that takes nothing, and comes again and again, would
-// be locked without end, of which there is one limit for all that a user's processes lock.
+// Data that the host has not acknowledged by then is dropped, with a reset. Otherwise a host that takes nothing, and connects again and again, could
+// have ever more pages locked, and RLIMIT_MEMLOCK is one account for all processes of the user.
 void TargetStream::EndSends() {
   while (sends_in_kernel() && CollectSends()) {
   }

@@ -51,7 +51,7 @@ void ZeroCopyChoice::Notified(uint32_t sends, uint32_t copied, uint64_t cost_ns,
 
 void ZeroCopyChoice::InVain(uint64_t now_ns) {
   if (++in_vain_ < kInVainMost) return;
-  if (now_ns < paused_until_ns_) return;  // this one was on its way
+  if (now_ns < paused_until_ns_) return;  // a send from before the pause
   from_bytes_ = kNever;
   trials_left_ = 0;
   classes_ = {};

@@ -30,28 +30,30 @@ class ZeroCopyChoice {
 
   enum class Way : uint8_t { kCopy, kZeroCopy };
 
-  // Data of that size or more is to be sent by itself next, in the way that WayOf says.
+  // From which size on the next data is to be sent by itself, in the way that WayOf says.
   uint32_t AloneFrom(uint64_t now_ns) {
     if (trials_left_ == 0 && now_ns >= next_trial_ns_) [[unlikely]]
       trials_left_ = 1;
     return trials_left_ > 0 ? kLeastBytes : from_bytes_;
   }
   Way WayOf(uint32_t bytes) const;
-  // What is sent next is a trial, whose cost is to be told.
+  // Whether the next send of data by itself is a trial, whose cost Tried is to be told.
   bool tries() const { return trials_left_ > 0; }
-  // Of a trial: all that the send has cost the thread.
+  // A trial has sent `bytes`. `cost_ns`: the time that it took the thread; for zero copy with the system call that sent the header before.
   void Tried(Way way, uint32_t bytes, uint64_t cost_ns, uint64_t now_ns);
-  // The kernel is through with `sends` that it was to send from where they were, of which it has copied `copied`. `cost_ns`: of hearing it.
+  // The kernel has said that `sends` without a copy are over, one at least, and that it has copied the data of `copied` of them all the same.
+  // `cost_ns`: the time that it took to hear that.
   void Notified(uint32_t sends, uint32_t copied, uint64_t cost_ns, uint64_t now_ns);
   // The kernel has not taken such a send, for want of memory that it may lock.
   void Refused(uint64_t now_ns) { InVain(now_ns); }
-  // What was learned: zero copy from that size on. kNever: for none, or not known yet.
+  // The size from which on zero copy was found to be cheaper. kNever: for no size, or nothing is known yet.
   uint32_t from_bytes() const { return from_bytes_; }
 
  private:
   static constexpr uint32_t kClasses = 7;  // by size: 16 KiB, 32 KiB, ... 1 MiB
   static constexpr uint32_t kSamplesLeast = 8;
-  // An average, of which a new sample is an eighth. One that an interrupt or another thread has made much dearer counts as one of twice the cost.
+  // An average, of which a new sample is an eighth. A sample that an interrupt or another thread has made much dearer counts as one of twice the
+  // average.
   struct Cost {
     uint64_t scaled = 0;  // by kScale
     uint32_t samples = 0;
@@ -73,7 +75,7 @@ class ZeroCopyChoice {
   Way trial_way_ = Way::kCopy;
   Random random_{1};
   uint32_t in_vain_ = 0;          // in a row
-  uint64_t paused_until_ns_ = 0;  // 0: there was no pause since zero copy was of use
+  uint64_t paused_until_ns_ = 0;  // 0: no pause has begun since zero copy was last of use
   uint64_t next_trial_ns_ = 0;
   uint64_t pause_ns_ = kPauseNs;
 };

@@ -13,8 +13,8 @@ namespace cleat::nvmf_target {
 namespace {
 
 struct Notification {
-  bool is_of_sends = false;  // else nobody has asked for it
-  // Numbers of sends that the kernel is through with, both included.
+  bool is_of_sends = false;  // false: it is something else, which nobody has asked for
+  // The sends with these numbers are over, both included.
   uint32_t first = 0;
   uint32_t last = 0;
   bool copied = false;
