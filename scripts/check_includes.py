@@ -112,6 +112,7 @@ ROOMS = {
         "tcp": ["fabrics", ""],
         "tcp_host": ["tcp", "fabrics", ""],
         "tcp_target": ["tcp", "fabrics", ""],
+        "rdma_target": [],
         "auth": ["fabrics", ""],
         "tls": ["auth", "fabrics", ""],
         "target": ["tls", "auth", "fabrics", ""],
