@@ -25,6 +25,8 @@ def every_figure():
         names += [f"{prefix}_qd{depth}_ns" for depth in plots.DEPTHS]
     for kind in ("blk", "scsi"):
         names += [f"{kind}_null_qd1_{percentile}_us" for percentile in plots.PERCENTILES]
+    for order in plots.READ_ORDERS:
+        names += [f"rdma_reads_in_order_write_p99_{order}_of_{reads}" for reads in range(2, 17, 2)]
     return {name: figure([100.0, 200.0, 300.0], "ns") for name in [*names, *plots.COSTS, *(f"{step}_off_cpu_ratio" for step in plots.TARGET_STEPS), "instructions_blk_split_qd32"]}
 
 
@@ -88,7 +90,7 @@ class Plan(unittest.TestCase):
         self.assertEqual(self.names("qsd"), ["qsd-null", "qsd-file"])
         self.assertEqual(self.names("sight_cost, idle"), ["sight", "host"])
         alone = [measurement.name for measurement in plan.MEASUREMENTS if measurement not in plan.choose(None)]
-        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "tcp-target", "pool", "stopped", "export-upgrade", "rbd-clients"])
+        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "tcp-target", "rdma", "pool", "stopped", "export-upgrade", "rbd-clients"])
         for name in alone:
             self.assertEqual(self.names(name), [name])
         for wrong in ("nothing", "null,,", "qsd,nothing"):

@@ -60,6 +60,12 @@ BARS: dict[str, Bar] = {
     "tcp_digest_cost_percent":
         _at_most(15, "what a request of an exported memory disk costs the target's core more with both digests: the worse of reads and writes, "
                      "32 in flight"),
+    "rdma_credit_use_percent":
+        _at_least(99, "RDMA READs outstanding, of those that may be, while writes wait for data: the least, in the model of an adapter"),
+    "rdma_read_throughput_vs_spdk_policy":
+        _at_least(1.3, "READs a second over those by SPDK 26.05's order, in that model, where READs complete as they come: the median over loads, "
+                       "by the worse law of latency"),
+    "rdma_write_p99_vs_spdk_policy": _at_most(0.75, "likewise: the 99th percentile of a write's wait for its data, over that by SPDK's order"),
     "malloc_extra_ns": _at_most(0, "memory disk minus null disk, over 1.05 x the same copies in a bare loop"),
     "crypto_write_4k_excess": _at_most(1.05, "encrypted writes, 4 KiB data units: what they cost more, over the bare cipher"),
     "crypto_read_4k_excess": _at_most(1.05, "encrypted reads, 4 KiB data units: likewise"),

@@ -152,7 +152,29 @@ def export_section(figures: Figures, drawn: set[str]) -> str:
          "tcp_target_cpu_vs_spdk_qd32": "time of the core a request over SPDK's, 32 in flight",
          "tcp_target_cpu_vs_spdk_qd128": "... 128 in flight",
          "tcp_target_floor_vs_spdk_qd32": "the bare loop's requests over SPDK's, 32 in flight",
-         "tcp_target_floor_vs_spdk_qd128": "... 128 in flight"}) + "\n" + plot(drawn, "tcp-target-steps.svg")
+         "tcp_target_floor_vs_spdk_qd128": "... 128 in flight",
+         "tcp_target_floor_qd1_p50_vs_spdk": "the bare loop's median latency over SPDK's, one in flight"}) + "\n" + plot(drawn, "tcp-target-steps.svg")
+
+
+RDMA_SETTINGS = {"rdma_reads_as_they_come": "as they come", "rdma_reads_in_order": "in order",
+                 "rdma_reads_polled": "in order, seen each tenth of a READ's time", "rdma_reads_full_link": "in order, over a link that four READs fill",
+                 "rdma_reads_mixed": "in order, every other write has one READ"}
+RDMA_POLICIES = {"whole": "SPDK before 23.09", "reorders": "23.09 to 24.05", "spdk": "24.09 to 26.05", "oracle": "an oracle"}
+
+
+def read_orders_table(figures: Figures) -> str:
+    rows = []
+    for setting, what in RDMA_SETTINGS.items():
+        for law in ("even", "exponential"):
+            rows.append([f"{what}, {law}", *("; ".join(
+                NOT_MEASURED if figure is None else f"{figure.value:.2f}" for figure in
+                (figures.get(f"{setting}_{kind}_vs_{policy}_policy_{law}") for kind in ("throughput", "write_p99"))) for policy in RDMA_POLICIES)])
+    return table(["READs complete; latency", *RDMA_POLICIES.values()], rows)
+
+
+def rdma_section(figures: Figures, drawn: set[str]) -> str:
+    return ("## The order of RDMA READs\n\nA model of an adapter in virtual time, medians over its loads; see docs/nvmeof.md. Cleat's READs a second over those by\n"
+            "another order, and the 99th percentile of a write likewise:\n\n" + read_orders_table(figures) + "\n" + plot(drawn, "rdma-reads.svg"))
 
 
 def malloc_section(figures: Figures) -> str:
@@ -290,6 +312,6 @@ def write(figures: Figures, machine: dict[str, str], notes: dict[str, str], draw
     sections = [HEAD, table(["", ""], [[name, value] for name, value in machine.items()]), bars_section(figures), METHOD,
                 depth_section(figures, drawn), sight_section(figures), active_section(figures, drawn),
                 malloc_section(figures), crypto_section(figures), qos_section(figures), peer_section(figures, notes),
-                export_section(figures, drawn), host_section(figures),
+                export_section(figures, drawn), rdma_section(figures, drawn), host_section(figures),
                 crash_section(figures), upgrade_section(figures), rbd_section(figures), instructions_section(figures), COMPARE]
     return "\n".join(section.rstrip("\n") + "\n" for section in sections)

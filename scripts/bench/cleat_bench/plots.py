@@ -108,8 +108,8 @@ def _boxes(there: list[tuple[str, Figure]], y_label: str, settings: str) -> str:
             f"$data using 0:4:(sprintf('%.0f', $2)) with labels offset 0,0.7 tc rgb '{INK}'")
 
 
-TARGET_STEPS = {"tcp_target_kept_data": "data stays where\\nit was received", "tcp_target_look_ahead": "looks ahead",
-                "tcp_target_left_epoll": "leaves epoll\\nwhile busy", "tcp_target_folded_digests": "digests folded",
+TARGET_STEPS = {"tcp_target_kept_data": "data stays\\nwhere it came", "tcp_target_look_ahead": "looks\\nahead",
+                "tcp_target_left_epoll": "leaves epoll\\nwhile busy", "tcp_target_folded_digests": "digests\\nfolded",
                 "tcp_target_eager_reads": "reads without\\nan event"}
 
 
@@ -119,7 +119,22 @@ def target_steps(figures: Figures) -> str:
     for name, title in TARGET_STEPS.items():
         if ratio := figures.get(f"{name}_off_cpu_ratio"):
             there.append((title, Figure(100 * (ratio.value - 1), "%", 100 * ratio.spread, tuple(100 * (run - 1) for run in ratio.runs))))
-    return _boxes(there, "% more of the core a request without it", "set yrange [0:*]; set bmargin 4") if there else ""
+    return _boxes(there, "% more of the core without it", "set yrange [*:*]; set xzeroaxis lc rgb '#808080'; set bmargin 4") if there else ""
+
+
+READ_ORDERS = {"cleat": "Cleat", "whole": "whole writes (SPDK before 23.09)", "reorders": "parts that others overtake (23.09 to 24.05)",
+               "spdk": "parts that others wait for (24.09 to 26.05)"}
+
+
+def read_orders(figures: Figures) -> str:
+    """How long a write waits for its data, by the order of READs."""
+    lines = []
+    for name, title in READ_ORDERS.items():
+        points = [with_spread(reads, figure) for reads in range(2, 17, 2)
+                  if (figure := figures.get(f"rdma_reads_in_order_write_p99_{name}_of_{reads}"))]
+        lines.append(Line(title, points))
+    return _script(lines, "READs a write", "99th percentile, in times of a READ",
+                   "set xrange [1:17]; set yrange [0:*]")
 
 
 # File name -> (script, what it shows).
@@ -129,6 +144,7 @@ PLOTS = {
     "depth-iops.svg": (depth_iops, "Requests a second over requests in flight"),
     "latency.svg": (latency, "Latency percentiles with one request in flight"),
     "tcp-target-steps.svg": (target_steps, "What each step of its tuning saves the NVMe/TCP target"),
+    "rdma-reads.svg": (read_orders, "How long a write waits for its data, by the order of RDMA READs"),
     "active.svg": (active, "Throughput over the number of active controllers"),
 }
 
