@@ -51,6 +51,7 @@ SWITCHES = {
 }
 RUN_SECONDS = 3.0  # spdk_nvme_perf counts in whole ones
 START_SECONDS = 2.0  # of a run, about
+LATENCY_ROUNDS = 3  # for each round of the others: what is compared there is a few per cent
 TIMEOUT_S = 60
 NQN = "nqn.2016-06.io.cleat:bench-"
 HOST_NQN = "nqn.2016-06.io.cleat:bench-host"
@@ -71,7 +72,7 @@ def run_seconds(pace: Pace) -> int:
 
 
 def seconds(pace: Pace) -> float:
-    runs = 3 * len(DISKS) * len(PATTERNS) * len(DEPTHS) + 2 + 4 * len(PATTERNS) + 2 * len(SWITCHES)
+    runs = 3 * len(DISKS) * len(PATTERNS) * len(DEPTHS) + 3 * LATENCY_ROUNDS + 4 * len(PATTERNS) + 2 * len(SWITCHES)
     return pace.rounds * runs * (run_seconds(pace) + START_SECONDS) + 4 * RUN_SECONDS
 
 
@@ -85,7 +86,7 @@ def measure(lab: Lab) -> dict[str, Figure]:
         floor = {disk: made.enter_context(Floor(lab, FLOOR_PORTS + number, BEHIND_PORTS + number, disk)) for number, disk in enumerate(DISKS)}
         for target in (spdk, ours["memory"], floor["memory"]):
             perf(lab, target, "memory", "randwrite", max(DEPTHS))
-        figures = measure_rates(lab, spdk, ours, floor) | measure_latency(lab, spdk, ours) | measure_digests(lab, ours["memory"])
+        figures = measure_rates(lab, spdk, ours, floor) | measure_latency(lab, spdk, ours, floor) | measure_digests(lab, ours["memory"])
         figures |= measure_tls(lab)
         for switch, (_, disk, *_) in SWITCHES.items():
             with Loop(lab, SWITCH_PORT, disk, switch) as without:
@@ -264,10 +265,13 @@ def measure_tls(lab: Lab) -> dict[str, Figure]:
     return figures
 
 
-def measure_latency(lab: Lab, spdk: Spdk, ours: dict[str, Loop]) -> dict[str, Figure]:
-    runs = rounds(lab, {"ours": ours["memory"], "spdk": spdk}, "memory", "randread", 1)
-    mine, theirs = (column(runs[name], "p50_us") for name in ("ours", "spdk"))
-    return {"tcp_target_qd1_p50_us": figure(mine, "us"), "tcp_target_spdk_qd1_p50_us": figure(theirs, "us"), "tcp_qd1_p50_vs_spdk": ratio(mine, theirs)}
+def measure_latency(lab: Lab, spdk: Spdk, ours: dict[str, Loop], floor: dict[str, Floor]) -> dict[str, Figure]:
+    runs = interleave({name: lambda target=target: perf(lab, target, "memory", "randread", 1)
+                       for name, target in {"ours": ours["memory"], "spdk": spdk, "floor": floor["memory"]}.items()},
+                      LATENCY_ROUNDS * lab.pace.rounds)
+    mine, theirs, bare = (column(runs[name], "p50_us") for name in ("ours", "spdk", "floor"))
+    return {"tcp_target_qd1_p50_us": figure(mine, "us"), "tcp_target_spdk_qd1_p50_us": figure(theirs, "us"), "tcp_target_floor_qd1_p50_us": figure(bare, "us"),
+            "tcp_qd1_p50_vs_spdk": ratio(mine, theirs), "tcp_target_floor_qd1_p50_vs_spdk": ratio(bare, theirs)}
 
 
 def measure_digests(lab: Lab, ours: Loop) -> dict[str, Figure]:
