@@ -62,8 +62,8 @@ struct Outcome {
   uint64_t small_p99_ns = 0;        // of writes with one READ, where there are any
 };
 
-// Each write that is whole is followed by the next one at once, so there are always as many under way. CLEAT_CHECKs that the policy keeps to the credits, posts each READ once, and
-// leaves none behind.
+// Each write that is whole is followed by the next one at once, so there are always as many under way. CLEAT_CHECKs that the policy keeps to the
+// credits, posts each READ once, and leaves none behind.
 Outcome RunReads(const Load& load, ReadPolicy& policy);
 
 }  // namespace cleat::sim::rdma

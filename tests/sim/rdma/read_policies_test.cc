@@ -60,7 +60,7 @@ TEST_P(ReadPolicies, WritesAreSoonerWholeThanWhereTheyAreOvertaken) {
   EXPECT_LE(Median(CompareWith(PolicyKind::kReorders, MakeLoad(true)).p99), 0.75);
 }
 
-// That one bounds what could be better, and no policy reads more than the credits allow.
+// Nor does any policy read more than the credits allow.
 TEST_P(ReadPolicies, NoOrderOfOneWritesReadsWouldBeMuchBetter) {
   const Comparison comparison = CompareWith(PolicyKind::kOracle, MakeLoad(false));
   EXPECT_GE(Median(comparison.throughput), 0.99);
@@ -82,7 +82,7 @@ TEST_P(ReadPolicies, WithOneReadAWriteAllAreTheSame) {
   }
 }
 
-// SPDK's order leaves it empty each time that it has fetched what it had posted.
+// SPDK's order leaves the link empty each time that it has fetched what it had posted.
 TEST_P(ReadPolicies, ALinkThatFewReadsFillIsUsedMore) {
   Load load = MakeLoad(true);
   load.link_ns = load.mean_ns / 4;
