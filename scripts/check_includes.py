@@ -21,7 +21,8 @@ MAY_INCLUDE = {
     "keys": ["base"],
     "qos": ["block", "reactor", "base"],
     "scsi": ["block", "reactor", "base"],
-    "nvme": ["keys", "block", "base"],  # keys: the rooms auth and tls
+    "rdma": ["base"],
+    "nvme": ["rdma", "keys", "block", "base"],  # keys: the rooms auth and tls
     "pool": ["base"],
     "observe-reader": ["base"],
     "observe": ["observe-reader", "block", "reactor", "base"],
@@ -129,11 +130,12 @@ ROOMS = {
         "login": [],
     },
     "nvmf_target": {
-        "socket": [],
-        "login": [],
         "hand_over": [],
+        "transport": ["hand_over"],
+        "socket": ["transport", "hand_over"],
+        "login": [],
         "memory": [],
-        "io": ["memory", "socket", "hand_over"],
+        "io": ["memory", "transport", "hand_over"],
         "reservations": ["io"],
     },
     "nvme/auth": {

@@ -7,14 +7,16 @@
 #include <cstring>
 #include <utility>
 
+#include "nvmf_target/socket/listener.h"
+
 namespace cleat::nvmf_target {
 
 using nvme::Status;
 using nvme::fabrics::SubmissionEntry;
+using nvme::fabrics::TargetCommand;
 using nvme::fabrics::TextOfAddress;
 using nvme::target::Answer;
 using nvme::target::Transfer;
-using nvme::tcp::TargetCommand;
 
 namespace {
 
@@ -23,31 +25,28 @@ constexpr Status kAborted{0x07};
 
 }  // namespace
 
-AdminQueue::AdminQueue(AdminQueueHost& host, Accepted accepted, DescriptorBudget::Reservation descriptor)
+AdminQueue::AdminQueue(AdminQueueHost& host, Parts parts)
     : host_(host),
-      local_(accepted.local),
-      peer_address_(accepted.peer),
-      peer_(TextOfAddress(accepted.peer)),
-      connection_(new nvme::tcp::TargetConnection({.name = peer_}, *this)),
-      stream_(std::make_unique<TargetStream>(
-          std::move(accepted.fd), peer_, *connection_,
-          [&host](std::string_view identity) { return host.target().KeyFor(identity); })),
-      descriptor_(std::move(descriptor)) {}
+      local_(parts.local),
+      peer_address_(parts.peer),
+      peer_(TextOfAddress(parts.peer)),
+      transport_(std::move(parts.transport)),
+      queue_(&transport_->queue()),
+      descriptor_(std::move(parts.descriptor)) {
+  queue_->SetOwner(*this);
+}
 
 AdminQueue::~AdminQueue() {
   CLEAT_CHECK(over_ && io_queues_.empty() && controller_ == nullptr);
 }
 
 void AdminQueue::Start() {
-  if (const cleat::Status started = StartStream(); !started.ok()) return Close(started.error());
+  if (const cleat::Status started = StartTransport(); !started.ok()) return Close(started.error());
   host_.control().AddTimer(connect_over_, host_.control().now_ns() + kConnectNs);
 }
 
-// Answers of an admin queue are small, and their memory goes with their command.
-cleat::Status AdminQueue::StartStream() {
-  StreamTuning tuning = host_.tuning();
-  tuning.zero_copy = ZeroCopy::kNone;
-  return stream_->Start(host_.control(), *this, tuning);
+cleat::Status AdminQueue::StartTransport() {
+  return transport_->Start(host_.control(), *this, QueueTransport::Kind::kAdmin);
 }
 
 void AdminQueue::ConnectTimer::Fire(Timer& timer) {
@@ -79,7 +78,7 @@ AdminQueue::AdminCommand& AdminQueue::NewCommand() {
 bool AdminQueue::MayTake() const {
   if (ends_when_sent_) return false;
   // One at a time of a host that is not known yet: its commands take no more memory than that, and none overtakes the proof.
-  if (login_ != nullptr) return connection_->commands() == 0;
+  if (login_ != nullptr) return queue_->commands() == 0;
   return moves_to_ == nullptr && reply_bytes_ <= kRepliesMaxBytes;
 }
 
@@ -107,9 +106,9 @@ void AdminQueue::Run(TargetCommand& of_target) {
   const uint32_t bytes = nvme::target::TransferOf(command.entry).to_target_bytes;
   if (bytes == 0 || command.in_capsule) return Execute(command);
   if (bytes > nvme::target::kAdminDataMax || bytes != command.data_bytes)
-    return connection_->Answer(command, kInvalidField);
+    return queue_->Answer(command, kInvalidField);
   Resize(command, bytes);
-  connection_->Ask(command);
+  queue_->Ask(command);
 }
 
 void AdminQueue::DataCame(TargetCommand& of_target) {
@@ -120,7 +119,7 @@ void AdminQueue::Execute(AdminCommand& command) {
   if (login_ != nullptr) return LogIn(command);
   if (controller_ == nullptr) return Connect(command);
   const Answer answer = controller_->Execute(command.entry, DataOf(command), host_.control().now_ns());
-  if (connection_->ended()) return;  // with this command
+  if (queue_->ended()) return;  // with this command
   PublishDeadline();
   // A reset or a shutdown concerns I/O queues, too, whose hosts have not proved themselves yet: the controller does not know them.
   if (!coming_.empty() && !controller_->ready())
@@ -139,13 +138,12 @@ void AdminQueue::Reply(AdminCommand& command, const Answer& answer) {
   command.reply_bytes = answer.data.size();
   reply_bytes_ += command.reply_bytes;
   if (!answer.data.empty()) std::memcpy(command.memory.data(), answer.data.data(), answer.data.size());
-  connection_->Answer(command, Status(answer.status), answer.result,
-                      static_cast<uint32_t>(answer.data.size()));
-  stream_->Wake();
+  queue_->Answer(command, Status(answer.status), answer.result, static_cast<uint32_t>(answer.data.size()));
+  transport_->Wake();
 }
 
 void AdminQueue::Connect(AdminCommand& command) {
-  const auto connected = host_.target().Connect(command.entry, DataOf(command), local_, stream_->secured(),
+  const auto connected = host_.target().Connect(command.entry, DataOf(command), local_, transport_->secured(),
                                                 *this, host_.control().now_ns());
   if (!connected.answer.ok()) {
     spdlog::debug("{}: Connect refused with status {:#x}", peer_, connected.answer.status);
@@ -155,9 +153,9 @@ void AdminQueue::Connect(AdminCommand& command) {
   connect_over_.Cancel();
   if (connected.queue_id == 0) {
     controller_ = connected.controller;
-    connection_->BecomeQueue(connected.entries, connected.flow_control, nvme::tcp::kAdminInCapsuleBytes);
+    queue_->BecomeQueue(connected.entries, connected.flow_control, nvme::tcp::kAdminInCapsuleBytes);
   } else {
-    connection_->BecomeQueue(connected.entries, connected.flow_control, host_.in_capsule_bytes());
+    queue_->BecomeQueue(connected.entries, connected.flow_control, host_.in_capsule_bytes());
     moves_to_ = static_cast<AdminQueue*>(&connected.controller->owner());
     moves_to_->coming_.insert(this);
     queue_id_ = connected.queue_id;
@@ -242,6 +240,7 @@ void AdminQueue::Give(TargetCommand& of_target) {
   command.in_use = command.held = false;
   reply_bytes_ -= std::exchange(command.reply_bytes, 0);
   Resize(command, 0);
+  if (closing_) OverIfDrained();
 }
 
 // ---- What the controller says
@@ -273,30 +272,31 @@ void AdminQueue::EndAssociation(const Error& reason) {
 void AdminQueue::MoveToAssociation() {
   AdminQueue& association = *std::exchange(moves_to_, nullptr);
   association.coming_.erase(this);
-  stream_->Stop();
-  QueueParts parts{.connection = std::move(connection_),
-                   .stream = std::move(stream_),
-                   .peer = peer_address_,
-                   .descriptor = std::move(descriptor_)};
-  association.AddQueue(queue_id_, std::move(parts));
+  transport_->Stop();
+  queue_ = nullptr;
+  Parts parts{.transport = std::move(transport_),
+              .local = local_,
+              .peer = peer_address_,
+              .descriptor = std::move(descriptor_)};
+  association.AddQueue(queue_id_, std::move(parts), {});
   BeOver();
 }
 
-void AdminQueue::AddQueue(uint16_t queue_id, QueueParts of_queue) {
-  const AdminQueueHost::Place place = host_.PlaceOf(*controller_, queue_id, of_queue.stream->incoming_cpu());
+void AdminQueue::AddQueue(uint16_t queue_id, Parts of_queue, std::vector<nvme::tcp::SavedCommand> commands) {
+  const AdminQueueHost::Place place =
+      host_.PlaceOf(*controller_, queue_id, of_queue.transport->incoming_cpu());
   IoQueue::Parts parts{
       .control = host_.control(),
       .port = place.port,
       .subsystem = place.subsystem,
-      .connection = std::move(of_queue.connection),
-      .stream = std::move(of_queue.stream),
-      .tuning = host_.tuning(),
+      .transport = std::move(of_queue.transport),
+      .keeps_data = host_.keeps_data(),
       .name = fmt::format("{}, queue {}", peer_, queue_id),
       .association = this,
       .host_id = controller_->host_id(),
       .deadline_ns = deadline_ns_,
       .on_drained = [this, queue_id](const Error& reason) { QueueDrained(queue_id, reason); },
-      .commands = std::move(of_queue.commands)};
+      .commands = std::move(commands)};
   if (host_.has_reservations())
     parts.on_reservation = [this](ReservationCall call) { host_.Execute(*controller_, std::move(call)); };
   const auto queue = std::make_shared<IoQueue>(std::move(parts));
@@ -318,7 +318,7 @@ void AdminQueue::QueueDrained(uint16_t queue_id, const Error& reason) {
 // ---- The end
 
 void AdminQueue::Close(const Error& reason) {
-  if (connection_ != nullptr) connection_->Abort(reason);
+  if (transport_ != nullptr) queue_->Abort(reason);
 }
 
 void AdminQueue::Ended(const Error& reason) {
@@ -338,16 +338,18 @@ void AdminQueue::Ended(const Error& reason) {
   }
   if (controller_ != nullptr && let_in_) {
     host_.AssociationEnds(*controller_, reason);
-  } else if (reason.code == ErrorCode::kPermissionDenied && stream_->in_handshake()) {
+  } else if (reason.code == ErrorCode::kPermissionDenied && transport_->in_handshake()) {
     host_.TlsRefused(reason);
   } else {
     spdlog::debug("{}", reason.message);
   }
+  // What is on the wire comes back once the transport has let go of it.
   for (const auto& command : commands_) {
-    if (command->in_use) connection_->Answer(*command, kAborted);
+    if (command->in_use && command->state == TargetCommand::State::kRunning)
+      queue_->Answer(*command, kAborted);
   }
   CloseQueues(reason);
-  stream_->Wake();
+  transport_->Wake();
   OverIfDrained();
 }
 
@@ -367,26 +369,26 @@ bool AdminQueue::MayReceive() {
 }
 
 void AdminQueue::EndTurn() {
-  if (connection_->waits() && MayTake()) {
-    connection_->Resume();
-    stream_->Wake();
+  if (queue_->waits() && MayTake()) {
+    queue_->Resume();
+    transport_->Wake();
   }
-  const bool all_sent = connection_->commands() == 0 && !stream_->wants_to_send();
+  const bool all_sent = queue_->commands() == 0 && !transport_->wants_to_send();
   if (moves_to_ != nullptr && login_ == nullptr && all_sent) return MoveToAssociation();
-  if (ends_when_sent_ && all_sent && !connection_->ended())
-    connection_->Abort({ErrorCode::kUnavailable, peer_ + ": over"});
-  if (connection_->ended()) stream_->Close();
+  if (ends_when_sent_ && all_sent && !queue_->ended())
+    queue_->Abort({ErrorCode::kUnavailable, peer_ + ": over"});
+  if (queue_->ended()) transport_->Close();
 }
 
 void AdminQueue::OverIfDrained() {
-  if (connection_->ended() && io_queues_.empty() && coming_.empty()) BeOver();
+  if (closing_ && queue_->commands() == 0 && io_queues_.empty() && coming_.empty()) BeOver();
 }
 
 // By mail: whoever called may still be within it.
 void AdminQueue::BeOver() {
   if (std::exchange(over_, true)) return;
   host_.control().PostCall([this] {
-    if (stream_ != nullptr) stream_->Close();
+    if (transport_ != nullptr) transport_->Close();
     if (auto* const controller = std::exchange(controller_, nullptr)) {
       host_.AssociationChanged(*controller, 0);
       host_.target().End(*controller);

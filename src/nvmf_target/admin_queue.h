@@ -24,13 +24,11 @@
 #include "base/descriptor_budget.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/target/target.h"
-#include "nvme/tcp_target/target_connection.h"
 #include "nvmf/login/login_line.h"
 #include "nvmf_target/hand_over/saved_association.h"
 #include "nvmf_target/io/io_queue.h"
 #include "nvmf_target/login/host_login.h"
-#include "nvmf_target/socket/listener.h"
-#include "nvmf_target/socket/target_stream.h"
+#include "nvmf_target/transport/queue_transport.h"
 
 namespace cleat::nvmf_target {
 
@@ -40,7 +38,7 @@ class AdminQueueHost {
   virtual Reactor& control() = 0;
   virtual nvme::target::Target& target() = 0;
   virtual std::span<uint8_t> receive_buffer() = 0;
-  virtual const StreamTuning& tuning() const = 0;
+  virtual bool keeps_data() const = 0;
   // The port and the part of the subsystem that an I/O queue gets. Of a controller of a subsystem.
   struct Place {
     IoPort& port;
@@ -81,9 +79,9 @@ class AdminQueueHost {
   ~AdminQueueHost() = default;
 };
 
-class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
+class AdminQueue final : private nvme::fabrics::TargetQueueOwner,
                          private nvme::target::ControllerOwner,
-                         private StreamOwner,
+                         private TransportOwner,
                          private HostLoginOwner {
  public:
   static constexpr uint64_t kConnectNs = 10 * kNsPerSecond;
@@ -91,8 +89,13 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   // Answers that wait to be sent, at most, before more commands are read.
   static constexpr uint64_t kRepliesMaxBytes = 1 << 20;
 
-  // `descriptor`: of its socket.
-  AdminQueue(AdminQueueHost& host, Accepted accepted, DescriptorBudget::Reservation descriptor);
+  struct Parts {
+    std::unique_ptr<QueueTransport> transport;  // stopped
+    nvme::fabrics::TransportAddress local;
+    nvme::fabrics::TransportAddress peer;
+    DescriptorBudget::Reservation descriptor;  // of its socket
+  };
+  AdminQueue(AdminQueueHost& host, Parts parts);
   ~AdminQueue();  // over
   AdminQueue(const AdminQueue&) = delete;
   AdminQueue& operator=(const AdminQueue&) = delete;
@@ -102,10 +105,11 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   void Close(const Error& reason);
 
   // ---- From one process to the next (admin_queue_hand_over.cc)
-  // Instead of Start, of a queue that was made with the socket of the association's admin queue. An error: the association is none that may go on
-  // here, and this queue is to be destroyed with it. `descriptors`: of the I/O queues' sockets.
-  cleat::Status Restore(const std::string& nqn, SavedAssociation& saved,
-                        std::vector<DescriptorBudget::Reservation> descriptors);
+  // Whether it may go on here. An error says why not.
+  static cleat::Status Check(const SavedAssociation& saved);
+  // Instead of Start, of a queue that was made with the transport of the association's admin queue: `queues` are those of the I/O queues, and `saved` has
+  // passed Check. An error: the association is none that may go on here, and this queue is to be destroyed with it.
+  cleat::Status Restore(const std::string& nqn, SavedAssociation& saved, std::vector<Parts> queues);
   // By their identifiers.
   std::map<uint16_t, std::shared_ptr<IoQueue>> queues() const;
   // The I/O queue, which was saved, is over. Gives its host's address.
@@ -120,10 +124,10 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   // nullptr: it is not an association yet.
   const nvme::target::TargetController* controller() const { return controller_; }
   size_t io_queues() const { return io_queues_.size(); }
-  const std::string& peer() const { return stream_ == nullptr ? peer_ : stream_->peer(); }
+  const std::string& peer() const { return peer_; }
 
  private:
-  struct AdminCommand : nvme::tcp::TargetCommand {
+  struct AdminCommand : nvme::fabrics::TargetCommand {
     std::vector<uint8_t> memory;
     std::shared_ptr<block::MemoryRegion> region;
     block::Segment segment;
@@ -137,19 +141,19 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
     AdminQueue& queue;
   };
 
-  // TargetConnectionOwner
-  nvme::tcp::TargetCommand* Take(const nvme::fabrics::SubmissionEntry& entry,
-                                 uint32_t in_capsule_bytes) override;
-  nvme::tcp::TargetCommand* Find(uint16_t tag) override;
-  void Run(nvme::tcp::TargetCommand& command) override;
-  void DataCame(nvme::tcp::TargetCommand& command) override;
-  void Give(nvme::tcp::TargetCommand& command) override;
+  // TargetQueueOwner
+  nvme::fabrics::TargetCommand* Take(const nvme::fabrics::SubmissionEntry& entry,
+                                     uint32_t in_capsule_bytes) override;
+  nvme::fabrics::TargetCommand* Find(uint16_t tag) override;
+  void Run(nvme::fabrics::TargetCommand& command) override;
+  void DataCame(nvme::fabrics::TargetCommand& command) override;
+  void Give(nvme::fabrics::TargetCommand& command) override;
   void Ended(const Error& reason) override;
   // ControllerOwner
   void Completed(uint16_t cid, const nvme::target::Answer& answer) override;
   void EndQueues(nvme::target::QueuesEndFor why) override;
   void EndAssociation(const Error& reason) override;
-  // StreamOwner
+  // TransportOwner
   std::span<uint8_t> ReceiveBuffer() override { return host_.receive_buffer(); }
   bool MayReceive() override;
   void EndTurn() override;
@@ -176,33 +180,25 @@ class AdminQueue final : private nvme::tcp::TargetConnectionOwner,
   void Reply(AdminCommand& command, const nvme::target::Answer& answer);
   // Of an I/O queue: the association that it belongs to takes it over, once the answer to its Connect has left.
   void MoveToAssociation();
-  // Of a connection that is, or was elsewhere, an I/O queue's.
-  struct QueueParts {
-    std::unique_ptr<nvme::tcp::TargetConnection> connection;
-    std::unique_ptr<TargetStream> stream;
-    nvme::fabrics::TransportAddress peer;
-    DescriptorBudget::Reservation descriptor;
-    std::vector<nvme::tcp::SavedCommand> commands = {};
-  };
-  void AddQueue(uint16_t queue_id, QueueParts parts);
+  // `commands`: of a queue that was elsewhere.
+  void AddQueue(uint16_t queue_id, Parts parts, std::vector<nvme::tcp::SavedCommand> commands);
   AdminCommand& NewCommand();
-  cleat::Status Check(const SavedAssociation& saved) const;
   cleat::Status RestoreController(const std::string& nqn, const SavedAssociation& saved);
   void TakeBack(nvme::tcp::SavedCommand& saved);
   void CloseQueues(const Error& reason);
   void BecomeIdentified();
   void PublishDeadline();
   void QueueDrained(uint16_t queue_id, const Error& reason);
-  void OverIfDrained();  // not of one whose connection has moved
-  cleat::Status StartStream();
+  void OverIfDrained();  // not of one whose transport has moved
+  cleat::Status StartTransport();
   void BeOver();
 
   AdminQueueHost& host_;
   const nvme::fabrics::TransportAddress local_;
   const nvme::fabrics::TransportAddress peer_address_;
   const std::string peer_;
-  std::unique_ptr<nvme::tcp::TargetConnection> connection_;  // nullptr: moved
-  std::unique_ptr<TargetStream> stream_;
+  std::unique_ptr<QueueTransport> transport_;            // nullptr: moved
+  nvme::fabrics::TargetQueue* queue_;                    // of the transport
   std::vector<std::unique_ptr<AdminCommand>> commands_;  // by tag
   ConnectTimer connect_over_{*this};
 

@@ -11,22 +11,14 @@
 
 namespace cleat::nvmf_target {
 
+using nvme::fabrics::TargetCommand;
 using nvme::fabrics::TextOfAddress;
 using nvme::fabrics::TransportAddress;
 using nvme::tcp::SavedCommand;
-using nvme::tcp::TargetCommand;
 
 namespace {
 
 constexpr uint32_t kIoEntriesMax = 1U << 16;
-
-std::unique_ptr<nvme::tcp::TargetConnection> ConnectionOf(SavedQueue& saved,
-                                                          nvme::tcp::TargetConnectionOwner& owner) {
-  auto connection = std::make_unique<nvme::tcp::TargetConnection>(
-      nvme::tcp::TargetConnectionOptions{.name = TextOfAddress(saved.peer)}, owner);
-  connection->Restore(saved.connection);
-  return connection;
-}
 
 cleat::Status Wrong(std::string text) {
   return Error(ErrorCode::kInvalidArgument, std::move(text));
@@ -55,7 +47,7 @@ TransportAddress AdminQueue::TakeOut(uint16_t queue_id) {
 
 bool AdminQueue::may_leave() const {
   return let_in_ && !closing_ && !over_ && !ends_when_sent_ && coming_.empty() && io_queues_.empty() &&
-         controller_->may_be_saved() && stream_->plain();
+         controller_->may_be_saved() && transport_->may_be_saved();
 }
 
 // All that is with this end are Asynchronous Event Requests.
@@ -63,10 +55,8 @@ SavedAssociation AdminQueue::Leave() {
   CLEAT_CHECK(may_leave());
   SavedAssociation saved;
   saved.controller = controller_->Save();
-  SavedQueue& queue = saved.queues.emplace_back();
+  SavedQueue& queue = saved.queues.emplace_back(transport_->Save());
   queue.peer = peer_address_;
-  queue.socket = stream_->TakeSocket();
-  queue.connection = connection_->Save();
   for (SavedCommand& command : queue.connection.commands) {
     if (command.next == SavedCommand::Next::kRun) command.next = SavedCommand::Next::kHold;
   }
@@ -83,15 +73,16 @@ void AdminQueue::GiveUp(const Error& reason) {
 
 // ---- The process that takes it
 
-cleat::Status AdminQueue::Check(const SavedAssociation& saved) const {
+cleat::Status AdminQueue::Check(const SavedAssociation& saved) {
   std::set<uint16_t> ids;
   for (const SavedQueue& queue : saved.queues) {
     const bool is_admin = queue.id == 0;
     if (ids.empty() != is_admin || !ids.insert(queue.id).second)
       return Wrong(fmt::format("queue {} twice, or out of place", queue.id));
     if (!is_admin && !queue.socket.valid()) return Wrong(fmt::format("queue {} without a socket", queue.id));
-    CLEAT_TRY(nvme::tcp::Check(queue.connection, is_admin ? nvme::target::kAdminEntriesMax : kIoEntriesMax,
-                               is_admin ? nvme::tcp::kAdminInCapsuleBytes : nvme::tcp::kTargetDataMaxBytes));
+    CLEAT_TRY(
+        nvme::tcp::Check(queue.connection, is_admin ? nvme::target::kAdminEntriesMax : kIoEntriesMax,
+                         is_admin ? nvme::tcp::kAdminInCapsuleBytes : nvme::fabrics::kTransferBytesMax));
     if (!is_admin && std::ranges::any_of(queue.connection.commands, IsHeld))
       return Wrong(fmt::format("an Asynchronous Event Request on queue {}", queue.id));
   }
@@ -124,35 +115,22 @@ cleat::Status AdminQueue::RestoreController(const std::string& nqn, const SavedA
 
 // Nothing fails from where the controller is there.
 cleat::Status AdminQueue::Restore(const std::string& nqn, SavedAssociation& saved,
-                                  std::vector<DescriptorBudget::Reservation> descriptors) {
+                                  std::vector<Parts> queues) {
   identified_ = over_ = true;
-  CLEAT_TRY(Check(saved));
   CLEAT_TRY(RestoreController(nqn, saved));
   over_ = false;
   let_in_ = true;
   PublishDeadline();
-  nvme::tcp::SavedConnection& admin = saved.queues.front().connection;
-  connection_->Restore(admin);
-  stream_->KnowPlain();
-  for (size_t i = 1; i < saved.queues.size(); ++i) {
-    SavedQueue& queue = saved.queues[i];
-    QueueParts parts;
-    parts.connection = ConnectionOf(queue, *this);
-    parts.stream = std::make_unique<TargetStream>(std::move(queue.socket), TextOfAddress(queue.peer),
-                                                  *parts.connection, nullptr);
-    parts.stream->KnowPlain();
-    parts.stream->KnowZeroCopy(queue.zero_copy_next);
-    parts.peer = queue.peer;
-    parts.descriptor = std::move(descriptors[i - 1]);
-    parts.commands = std::move(queue.connection.commands);
-    AddQueue(queue.id, std::move(parts));
+  for (size_t i = 0; i < queues.size(); ++i) {
+    SavedQueue& queue = saved.queues[i + 1];
+    AddQueue(queue.id, std::move(queues[i]), std::move(queue.connection.commands));
   }
-  if (const cleat::Status started = StartStream(); !started.ok()) {
+  if (const cleat::Status started = StartTransport(); !started.ok()) {
     Close(started.error());
     return {};
   }
-  for (SavedCommand& command : admin.commands) {
-    if (!connection_->ended()) TakeBack(command);
+  for (SavedCommand& command : saved.queues.front().connection.commands) {
+    if (!queue_->ended()) TakeBack(command);
   }
   host_.AssociationChanged(*controller_, 0);
   return {};
@@ -162,7 +140,7 @@ cleat::Status AdminQueue::Restore(const std::string& nqn, SavedAssociation& save
 void AdminQueue::TakeBack(SavedCommand& saved) {
   AdminCommand& command = NewCommand();
   const SavedCommand::Next next = saved.next;
-  connection_->TakeBack(command, saved);
+  transport_->TakeBack(command, saved);
   if (next == SavedCommand::Next::kHold) command.held = true;
   if (next == SavedCommand::Next::kRun) Run(command);
   if (next == SavedCommand::Next::kRunWithData) Execute(command);

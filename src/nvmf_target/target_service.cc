@@ -28,8 +28,8 @@ constexpr uint64_t kTickLeastNs = 50 * kNsPerMs;
 
 nvme::target::TargetLimits Limits(bool reservations) {
   nvme::target::TargetLimits limits;
-  limits.in_capsule_bytes = kInCapsuleBytes;
-  limits.transfer_bytes_max = nvme::tcp::kTargetDataMaxBytes;
+  limits.tcp.in_capsule_bytes = kInCapsuleBytes;
+  limits.transfer_bytes_max = nvme::fabrics::kTransferBytesMax;
   limits.queue_entries_max = kQueueEntriesMax;
   limits.features.reservations = reservations;
   return limits;
@@ -342,7 +342,14 @@ void TargetService::Accept(Accepted accepted) {
   ++unknown_;
   ++unknown_of_one_[PeerOf(accepted.peer)];
   AdminQueueHost& host = *this;
-  auto queue = std::make_unique<AdminQueue>(host, std::move(accepted), std::move(descriptor));
+  auto transport =
+      std::make_unique<TargetStream>(std::move(accepted.fd), peer, tuning_,
+                                     [this](std::string_view identity) { return target_.KeyFor(identity); });
+  AdminQueue::Parts parts{.transport = std::move(transport),
+                          .local = accepted.local,
+                          .peer = accepted.peer,
+                          .descriptor = std::move(descriptor)};
+  auto queue = std::make_unique<AdminQueue>(host, std::move(parts));
   AdminQueue& started = *queue;
   connections_.emplace(&started, std::move(queue));
   started.Start();

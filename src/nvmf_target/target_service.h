@@ -34,6 +34,7 @@
 #include "nvmf_target/reservations/reservation_keeper.h"
 #include "nvmf_target/reservations/reservation_store.h"
 #include "nvmf_target/socket/listener.h"
+#include "nvmf_target/socket/target_stream.h"
 #include "nvmf_target/subsystem_parts.h"
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
@@ -149,7 +150,7 @@ class TargetService final : private AdminQueueHost {
   nvmf::LoginLine& logins() override { return logins_; }
   void HostRefused(const std::string& subsystem_nqn, const std::string& host_nqn, const std::string& peer,
                    const std::string& reason) override;
-  const StreamTuning& tuning() const override { return tuning_; }
+  bool keeps_data() const override { return tuning_.keeps_data; }
   Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id,
                 int incoming_cpu) override;
   uint32_t in_capsule_bytes() const override;

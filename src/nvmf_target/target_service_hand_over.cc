@@ -200,17 +200,21 @@ Status TargetService::RestoreOne(const std::string& nqn, SavedAssociation& saved
   const std::string peer = TextOfAddress(saved.queues.front().peer);
   if (connections_.size() + io_queues_ + saved.queues.size() > kConnectionsMax)
     return Error(ErrorCode::kResourceExhausted, "there are too many connections");
-  std::vector<DescriptorBudget::Reservation> descriptors(saved.queues.size());
-  for (size_t i = 0; i < descriptors.size() && descriptors_ != nullptr; ++i) {
-    CLEAT_ASSIGN(descriptors[i], descriptors_->Reserve(1, peer));
+  CLEAT_TRY(AdminQueue::Check(saved));
+  std::vector<AdminQueue::Parts> parts(saved.queues.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    SavedQueue& of_queue = saved.queues[i];
+    if (descriptors_ != nullptr) {
+      CLEAT_ASSIGN(parts[i].descriptor, descriptors_->Reserve(1, peer));
+    }
+    parts[i].transport = std::make_unique<TargetStream>(of_queue, tuning_);
+    parts[i].local = saved.controller.local;
+    parts[i].peer = of_queue.peer;
   }
-  SavedQueue& admin = saved.queues.front();
-  Accepted accepted{.fd = UniqueFd(), .local = saved.controller.local, .peer = admin.peer};
-  accepted.fd = std::move(admin.socket);
   AdminQueueHost& host = *this;
-  auto queue = std::make_unique<AdminQueue>(host, std::move(accepted), std::move(descriptors.front()));
-  descriptors.erase(descriptors.begin());
-  CLEAT_TRY(queue->Restore(nqn, saved, std::move(descriptors)));
+  auto queue = std::make_unique<AdminQueue>(host, std::move(parts.front()));
+  parts.erase(parts.begin());
+  CLEAT_TRY(queue->Restore(nqn, saved, std::move(parts)));
   AdminQueue& restored = *queue;
   connections_.emplace(&restored, std::move(queue));
   return Ok{};

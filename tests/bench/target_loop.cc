@@ -193,7 +193,7 @@ class Target {
       parts.config.hosts.back().psk = ReadPsk();
     }
     for (const std::string& address : arguments_.addresses)
-      parts.config.addresses.push_back(Must(nvme::fabrics::ParseTransportAddress(address)));
+      parts.config.addresses.push_back(Must(nvme::fabrics::ParseAddressOfAnyTransport(address)));
     for (const auto& io : io_) parts.reactors.push_back(&io->reactor());
     CLEAT_CO_TRY(service_->AddSubsystem(std::move(parts)));
     nvme::fabrics::NamespaceIds ids;

@@ -59,7 +59,7 @@ target::TargetLimits Limits() {
   return limits;
 }
 
-class FuzzTarget final : private TargetConnectionOwner, private target::ControllerOwner {
+class FuzzTarget final : private fabrics::TargetQueueOwner, private target::ControllerOwner {
  public:
   explicit FuzzTarget(bool asks)
       : target_(Limits(), "1.0", [drawn = uint64_t{0}]() mutable { return ++drawn; }) {

@@ -17,7 +17,7 @@
 #include "modules/nvmf/socket/tcp_queue.h"
 #include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/host/doubt/doubt.h"
 #include "nvme/host/queue_login.h"
 #include "reactor/reactor.h"

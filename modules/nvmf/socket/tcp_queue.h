@@ -26,7 +26,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "modules/nvmf/socket/tcp_tuning.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/tcp_host/host_connection.h"
 #include "nvmf/socket/stream_socket.h"
 #include "nvmf/socket/tls_stream.h"

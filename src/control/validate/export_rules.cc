@@ -56,7 +56,7 @@ Status AddAddresses(std::string_view controller, const std::string& field,
   for (int i = 0; i < texts.size(); ++i) {
     std::string& text = texts[i];
     const std::string place = fmt::format("{}[{}]", field, i);
-    const auto address = fabrics::ParseTransportAddress(text);
+    const auto address = fabrics::ParseAddressOfAnyTransport(text);
     if (!address.ok()) return InvalidExport(controller, place, "is wrong: " + address.error().message);
     text = fabrics::TextOfAddress(*address);
     for (const KnownAddress& other : known) {
@@ -95,7 +95,7 @@ std::string OverlapOf(const google::protobuf::RepeatedPtrField<std::string>& the
                       const google::protobuf::RepeatedPtrField<std::string>& those) {
   for (const std::string& text : these) {
     for (const std::string& other : those) {
-      const auto one = fabrics::ParseTransportAddress(text), two = fabrics::ParseTransportAddress(other);
+      const auto one = fabrics::ParseAddressOfAnyTransport(text), two = fabrics::ParseAddressOfAnyTransport(other);
       if (one.ok() && two.ok() && Overlap(*one, *two)) return text;
     }
   }

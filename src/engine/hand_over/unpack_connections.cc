@@ -59,7 +59,7 @@ Result<uint16_t> Uint16Of(uint32_t value, const char* field) {
 }
 
 Result<TransportAddress> AddressOf(const char* text, const char* field) {
-  const auto address = nvme::fabrics::ParseTransportAddress(OptionalText(text));
+  const auto address = nvme::fabrics::ParseAddressOfAnyTransport(OptionalText(text));
   if (!address) return Malformed(std::string(field) + ": " + address.error().message);
   return *address;
 }

@@ -39,7 +39,7 @@ Result<std::vector<fabrics::TransportAddress>> ExportAddressesOf(
                      std::to_string(kExportAddressesMax) + " are taken");
   std::vector<fabrics::TransportAddress> addresses;
   for (const char* const text : texts) {
-    auto address = fabrics::ParseTransportAddress(text);
+    auto address = fabrics::ParseAddressOfAnyTransport(text);
     if (!address) return Malformed(field + ": " + address.error().message);
     if (std::ranges::find(addresses, *address) != addresses.end())
       return Malformed(field + " has " + text + " twice");

@@ -29,7 +29,7 @@
 #include "nvme/auth/chap_secret.h"
 #include "nvme/auth/messages.h"
 #include "nvme/auth/responses.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 
 namespace cleat::nvme::auth {
 

@@ -30,6 +30,9 @@ inline constexpr uint8_t kSglInCapsule =
 inline constexpr uint8_t kSglByTransport =
     0x5a;  // a transport data block: the transport brings it in messages of its own
 
+// The opcode of fabrics commands on any queue (base 6).
+inline constexpr auto kFabricsOpcode = static_cast<uint8_t>(AdminOpcode::kFabrics);
+
 // Bits 7:6 of the entry's second byte: SGLs (all of fabrics).
 inline constexpr uint8_t kFlagsSgl = 0x40;
 

@@ -59,7 +59,10 @@ cleat::Status ParseWhere(std::span<const uint8_t> data, DiscoveryRecord& record)
     return {};
   auto address =
       TransportAddressOf(static_cast<AddressFamily>(family), record.address_text, record.port_text);
-  if (address) record.address = *address;
+  if (address) {
+    record.address = *address;
+    record.address->transport = static_cast<TransportType>(record.transport);
+  }
   if (!address && record.transport == static_cast<uint8_t>(TransportType::kTcp)) {
     return Error(ErrorCode::kDataLoss, fmt::format("an address (TRADDR, TRSVCID, ADRFAM {}) that is none: {}",
                                                    family, address.error().message));

@@ -76,7 +76,6 @@ class LogReader {
 
 // ---- Discovery
 
-enum class TransportType : uint8_t { kRdma = 1, kFibreChannel = 2, kTcp = 3 };
 enum class DiscoveredKind : uint8_t { kReferral = 1, kSubsystem = 2, kThisService = 3 };
 enum class SecureChannel : uint8_t { kNotSaid = 0, kRequired = 1, kNotRequired = 2 };
 

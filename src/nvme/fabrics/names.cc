@@ -11,6 +11,8 @@
 namespace cleat::nvme::fabrics {
 namespace {
 
+constexpr std::string_view kRdmaScheme = "rdma://";
+
 Error Invalid(std::string text) {
   return {ErrorCode::kInvalidArgument, std::move(text)};
 }
@@ -171,9 +173,16 @@ Result<TransportAddress> ParseTransportAddress(std::string_view text, uint16_t p
   return parsed;
 }
 
+Result<TransportAddress> ParseAddressOfAnyTransport(std::string_view text) {
+  if (!text.starts_with(kRdmaScheme)) return ParseTransportAddress(text);
+  CLEAT_ASSIGN(TransportAddress address, ParseTransportAddress(text.substr(kRdmaScheme.size())));
+  address.transport = TransportType::kRdma;
+  return address;
+}
+
 Result<TransportAddress> TransportAddressOf(AddressFamily family, std::string_view address,
                                             std::string_view port) {
-  TransportAddress parsed{.family = family, .address = {}, .port = 0};
+  TransportAddress parsed{.family = family};
   CLEAT_ASSIGN(parsed.port, ParsePort(port));
   const std::string literal(address);
   const int af = family == AddressFamily::kIpv4 ? AF_INET : AF_INET6;
@@ -190,7 +199,9 @@ std::string TextOfAddress(const TransportAddress& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const bool ipv4 = address.family == AddressFamily::kIpv4;
   inet_ntop(ipv4 ? AF_INET : AF_INET6, address.address.data(), text.data(), text.size());
-  return fmt::format(fmt::runtime(ipv4 ? "{}:{}" : "[{}]:{}"), text.data(), address.port);
+  const std::string_view scheme =
+      address.transport == TransportType::kRdma ? kRdmaScheme : std::string_view();
+  return fmt::format(fmt::runtime(ipv4 ? "{}{}:{}" : "{}[{}]:{}"), scheme, text.data(), address.port);
 }
 
 }  // namespace cleat::nvme::fabrics

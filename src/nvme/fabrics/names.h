@@ -44,9 +44,12 @@ cleat::Status CheckHostIdentity(const HostIdentity& host);
 // The identity of a host of which only the UUID is known: its NQN is the one made from it.
 HostIdentity HostIdentityOfUuid(const Uuid& uuid);
 
-enum class AddressFamily : uint8_t { kIpv4 = 1, kIpv6 = 2 };  // as in discovery records (ADRFAM)
+// As in discovery records (TRTYPE, ADRFAM).
+enum class TransportType : uint8_t { kRdma = 1, kFibreChannel = 2, kTcp = 3 };
+enum class AddressFamily : uint8_t { kIpv4 = 1, kIpv6 = 2 };
 
 struct TransportAddress {
+  TransportType transport = TransportType::kTcp;
   AddressFamily family = AddressFamily::kIpv4;
   std::array<uint8_t, 16> address{};  // in network order; of IPv4 the first four
   uint16_t port = 0;
@@ -61,8 +64,10 @@ inline constexpr uint32_t kKeepAliveMsMin = 1000;
 inline constexpr uint32_t kKeepAliveMsMax = 600'000;
 
 // "10.0.0.1:4420", "[fd00::1]:4420". A literal, never a name: what a name stands for may change while a disk is in use. The port may be
-// left out, which means `port_default`; brackets stay then. No zones ("%eth0").
+// left out, which means `port_default`; brackets stay then. No zones ("%eth0"). Of TCP.
 Result<TransportAddress> ParseTransportAddress(std::string_view text, uint16_t port_default = kPortDefault);
+// The same, or of RDMA: "rdma://10.0.0.1:4420".
+Result<TransportAddress> ParseAddressOfAnyTransport(std::string_view text);
 // The two fields as discovery records have them (TRADDR without brackets, TRSVCID).
 Result<TransportAddress> TransportAddressOf(AddressFamily family, std::string_view address,
                                             std::string_view port);

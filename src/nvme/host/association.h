@@ -21,7 +21,7 @@
 #include "nvme/fabrics/events.h"
 #include "nvme/fabrics/identify.h"
 #include "nvme/fabrics/log_pages.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/host/queue_login.h"
 #include "nvme/identify.h"
 

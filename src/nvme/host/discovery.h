@@ -27,7 +27,7 @@
 #include "block/memory.h"
 #include "nvme/fabrics/commands.h"
 #include "nvme/fabrics/log_pages.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/host/queue_login.h"
 
 namespace cleat::nvme::host {

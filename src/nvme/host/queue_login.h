@@ -27,7 +27,7 @@
 #include "block/memory.h"
 #include "nvme/auth/authentication.h"
 #include "nvme/fabrics/commands.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 
 namespace cleat::nvme::host {
 

@@ -83,12 +83,14 @@ Answer TargetController::Identify(const Entry& entry) const {
   const IdentifyPage page(answer.data);
   if (discovery()) {
     if (cns != IdentifyCns::kController) return Refused(status_field::kInvalidField);
-    WriteDiscoveryController(page, config_.id, config_.firmware, limits_);
+    WriteDiscoveryController(page, config_.id, config_.firmware, limits_,
+                             limits_.OfferOf(config_.local.transport));
     return answer;
   }
   switch (cns) {
     case IdentifyCns::kController:
-      WriteController(page, config_.id, config_.firmware, limits_, *subsystem_);
+      WriteController(page, config_.id, config_.firmware, limits_, limits_.OfferOf(config_.local.transport),
+                      *subsystem_);
       WriteInstance(page, instance_);
       return answer;
     case IdentifyCns::kCommandSetController:

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "nvme/fabrics/names.h"
+
 namespace cleat::nvme::target {
 
 // ---- Limits of the whole engine; beyond them Connect is answered Controller Busy.
@@ -45,10 +47,19 @@ struct Features {
   bool reservations = false;
 };
 
+// What controllers offer to hosts that come by one transport.
+struct TransportOffer {
+  uint32_t in_capsule_bytes =
+      0;  // of data in a command capsule of an I/O queue, a multiple of 16 (IOCCSZ; ICDOFF is 0)
+  uint8_t descriptors_max = 1;  // of a command's data (MSDBD)
+  bool keyed_descriptors =
+      false;  // where the data is, by a key of its memory (SGLS), as over RDMA; else the transport brings it
+};
+
 // Values outside of what is said here are a programmer's error.
 struct TargetLimits {
-  uint32_t in_capsule_bytes =
-      8192;  // of data in a command capsule of an I/O queue, a multiple of 16 (IOCCSZ; ICDOFF is 0)
+  TransportOffer tcp{.in_capsule_bytes = 8192};
+  TransportOffer rdma{.in_capsule_bytes = 4096, .descriptors_max = 16, .keyed_descriptors = true};
   uint64_t transfer_bytes_max = 1U << 20;  // of one I/O command: a power of two, at least 8 KiB (MDTS)
   uint32_t queue_entries_max = 128;        // of an I/O queue, 2 to 65536 (MQES)
   uint32_t commands_max =
@@ -65,6 +76,10 @@ struct TargetLimits {
   // it up waits three KATO where it is on and two where it is off, while the Keep Alive commands that it saves cost two an interval.
   bool traffic_keeps_alive = false;
   Features features = {};
+
+  const TransportOffer& OfferOf(fabrics::TransportType transport) const {
+    return transport == fabrics::TransportType::kRdma ? rdma : tcp;
+  }
 };
 
 }  // namespace cleat::nvme::target

@@ -40,12 +40,14 @@ bool CanSayLimit(uint64_t bytes) {
 }
 
 // What controllers of both kinds have.
-void WriteCommon(IdentifyPage page, uint16_t id, std::string_view firmware, const TargetLimits& limits) {
+void WriteCommon(IdentifyPage page, uint16_t id, std::string_view firmware, const TargetLimits& limits,
+                 const TransportOffer& offer) {
   constexpr size_t kFirmware = 64, kMdts = 77, kCntlid = 78, kVer = 80, kCtratt = 96, kAerl = 259, kKas = 320,
                    kMaxcmd = 514, kSgls = 536;
   constexpr size_t kFirmwareBytes = 8;
-  constexpr uint32_t kLongHostIds = 1U << 0, kTrafficKeepsAlive = 1U << 6;             // CTRATT
-  constexpr uint32_t kSgl = 1U << 0, kSglOffset = 1U << 20, kSglTransport = 1U << 21;  // SGLS
+  constexpr uint32_t kLongHostIds = 1U << 0, kTrafficKeepsAlive = 1U << 6;  // CTRATT
+  constexpr uint32_t kSgl = 1U << 0, kSglKeyed = 1U << 2, kSglOffset = 1U << 20,
+                     kSglTransport = 1U << 21;  // SGLS
   PutText(page, kFirmware, kFirmwareBytes, firmware);
   page[kMdts] = LimitExponent(limits.transfer_bytes_max);
   Put(page, kCntlid, id);
@@ -55,7 +57,7 @@ void WriteCommon(IdentifyPage page, uint16_t id, std::string_view firmware, cons
   Put<uint16_t>(page, kKas, kKeepAliveUnitMs / 100);
   const uint32_t commands = limits.commands_max == 0 ? limits.queue_entries_max : limits.commands_max;
   Put(page, kMaxcmd, static_cast<uint16_t>(std::min<uint32_t>(commands, UINT16_MAX)));
-  Put(page, kSgls, kSgl | kSglOffset | kSglTransport);
+  Put(page, kSgls, kSgl | kSglOffset | (offer.keyed_descriptors ? kSglKeyed : kSglTransport));
 }
 
 void WriteAna(IdentifyPage page, const TargetLimits& limits) {
@@ -68,14 +70,14 @@ void WriteAna(IdentifyPage page, const TargetLimits& limits) {
 }
 
 // The fields of fabrics (base 5.17.2.1, bytes 1792 on).
-void WriteFabrics(IdentifyPage page, uint32_t in_capsule_bytes) {
+void WriteFabrics(IdentifyPage page, uint32_t in_capsule_bytes, uint8_t descriptors_max) {
   constexpr size_t kIoccsz = 1792, kIorcsz = 1796, kMsdbd = 1803, kOfcs = 1804;
   constexpr uint32_t kUnitBytes = 16;
   constexpr uint16_t kDisconnect = 1;
   Put(page, kIoccsz,
       static_cast<uint32_t>((sizeof(fabrics::SubmissionEntry) + in_capsule_bytes) / kUnitBytes));
   Put(page, kIorcsz, static_cast<uint32_t>(sizeof(fabrics::CompletionEntry) / kUnitBytes));
-  page[kMsdbd] = 1;
+  page[kMsdbd] = descriptors_max;
   Put(page, kOfcs, kDisconnect);
 }
 
@@ -108,7 +110,7 @@ uint16_t OptionalCommands(const TargetLimits& limits, const Subsystem& subsystem
 }
 
 void WriteController(IdentifyPage page, uint16_t id, std::string_view firmware, const TargetLimits& limits,
-                     const Subsystem& subsystem) {
+                     const TransportOffer& offer, const Subsystem& subsystem) {
   constexpr size_t kSerial = 4, kModel = 24, kRab = 72, kCmic = 76, kOaes = 92, kControllerType = 111,
                    kAcl = 258, kFrmw = 260, kLpa = 261, kCqt = 386, kSqes = 512, kCqes = 513, kNn = 516,
                    kOncs = 520, kVwc = 525, kMnan = 540, kSubnqn = 768;
@@ -119,7 +121,7 @@ void WriteController(IdentifyPage page, uint16_t id, std::string_view firmware, 
   constexpr uint8_t kEffects = 1U << 1, kOffsets = 1U << 2, kLogsOfSupport = 1U << 5;  // LPA
   // VWC. Hosts read it once: a namespace whose writes have to be flushed may come later. Flush of all namespaces (FFFFFFFFh) is refused.
   constexpr uint8_t kWriteCache = 1U << 0, kFlushOfOneNamespace = 2U << 1;
-  WriteCommon(page, id, firmware, limits);
+  WriteCommon(page, id, firmware, limits, offer);
   PutText(page, kSerial, kSerialBytes, subsystem.config().serial);
   PutText(page, kModel, kModelBytes, subsystem.config().model);
   page[kRab] =
@@ -139,7 +141,7 @@ void WriteController(IdentifyPage page, uint16_t id, std::string_view firmware, 
   page[kVwc] = kFlushOfOneNamespace | kWriteCache;
   Put(page, kMnan, kNamespacesMax);
   PutText(page, kSubnqn, kNqnBytes, subsystem.config().nqn, '\0');
-  WriteFabrics(page, limits.in_capsule_bytes);
+  WriteFabrics(page, offer.in_capsule_bytes, offer.descriptors_max);
 }
 
 // Fields of 2.3, which 2.0 reserves: hosts that know them look there.
@@ -151,19 +153,19 @@ void WriteInstance(IdentifyPage page, const ControllerInstance& instance) {
 }
 
 void WriteDiscoveryController(IdentifyPage page, uint16_t id, std::string_view firmware,
-                              const TargetLimits& limits) {
+                              const TargetLimits& limits, const TransportOffer& offer) {
   constexpr size_t kSerial = 4, kModel = 24, kOaes = 92, kControllerType = 111, kLpa = 261, kSubnqn = 768;
   constexpr size_t kSerialBytes = 20, kModelBytes = 40;
   constexpr uint8_t kDiscoveryController = 2;
   constexpr uint8_t kOffsets = 1U << 2;
-  WriteCommon(page, id, firmware, limits);
+  WriteCommon(page, id, firmware, limits, offer);
   PutText(page, kSerial, kSerialBytes, "");
   PutText(page, kModel, kModelBytes, "Cleat");
   Put(page, kOaes, EventsOf(true));
   page[kControllerType] = kDiscoveryController;
   page[kLpa] = kOffsets;
   PutText(page, kSubnqn, kNqnBytes, fabrics::kDiscoveryNqn, '\0');
-  WriteFabrics(page, 0);
+  WriteFabrics(page, 0, offer.descriptors_max);
 }
 
 void WriteCommandSetController(IdentifyPage page, const TargetLimits& limits, const Subsystem& subsystem) {
@@ -311,10 +313,12 @@ LogBytes DiscoveryLog(uint64_t generation, const std::vector<DiscoveryEntry>& en
   constexpr size_t kHeaderBytes = 1024, kEntryBytes = 1024, kRecords = 8;
   constexpr size_t kType = 0, kFamily = 1, kKind = 2, kTreq = 3, kPortId = 4, kController = 6,
                    kAdminEntries = 8, kFlags = 10, kService = 32, kServiceBytes = 32, kSubsystem = 256,
-                   kAddress = 512, kAddressBytes = 256, kSecurity = 768;
-  constexpr uint8_t kNoFlowControl = 1U << 2;           // TREQ: SQ flow control may be off
-  constexpr uint8_t kSecureChannelRequired = 1;         // TREQ; 0 there says nothing of secure channels
-  constexpr uint8_t kTls13 = 2;                         // SECTYPE
+                   kAddress = 512, kAddressBytes = 256, kSpecific = 768;  // TSAS
+  constexpr uint8_t kNoFlowControl = 1U << 2;                             // TREQ: SQ flow control may be off
+  constexpr uint8_t kSecureChannelRequired = 1;  // TREQ; 0 there says nothing of secure channels
+  constexpr uint8_t kTls13 = 2;                  // SECTYPE of TCP
+  // Of RDMA: reliable connections, of a provider that is not said, by the RDMA connection manager.
+  constexpr std::array<uint8_t, 3> kReliableConnections = {1, 1, 1};
   constexpr uint16_t kPersistentConnections = 1U << 1;  // EFLAGS of a discovery service
   LogBytes log(kHeaderBytes + entries.size() * kEntryBytes);
   Put(log, 0, generation);
@@ -323,11 +327,15 @@ LogBytes DiscoveryLog(uint64_t generation, const std::vector<DiscoveryEntry>& en
   for (const DiscoveryEntry& entry : entries) {
     const std::span<uint8_t> record = std::span(log).subspan(at, kEntryBytes);
     at += kEntryBytes;
-    record[kType] = static_cast<uint8_t>(fabrics::TransportType::kTcp);
+    record[kType] = static_cast<uint8_t>(entry.address.transport);
     record[kFamily] = static_cast<uint8_t>(entry.address.family);
     record[kKind] = static_cast<uint8_t>(entry.kind);
     record[kTreq] = kNoFlowControl | (entry.tls ? kSecureChannelRequired : 0);
-    if (entry.tls) record[kSecurity] = kTls13;
+    if (entry.address.transport == fabrics::TransportType::kRdma) {
+      std::ranges::copy(kReliableConnections, record.begin() + kSpecific);
+    } else if (entry.tls) {
+      record[kSpecific] = kTls13;
+    }
     Put(record, kPortId, entry.port_id);
     Put(record, kController, fabrics::kAnyController);
     Put(record, kAdminEntries, static_cast<uint16_t>(kAdminEntriesMax));

@@ -28,11 +28,11 @@ uint32_t EventsOf(bool discovery);
 
 // A page of zeroes is given, and filled.
 void WriteController(IdentifyPage page, uint16_t id, std::string_view firmware, const TargetLimits& limits,
-                     const Subsystem& subsystem);
+                     const TransportOffer& offer, const Subsystem& subsystem);
 // What a host names the controller by that it has another one reset.
 void WriteInstance(IdentifyPage page, const ControllerInstance& instance);
 void WriteDiscoveryController(IdentifyPage page, uint16_t id, std::string_view firmware,
-                              const TargetLimits& limits);
+                              const TargetLimits& limits, const TransportOffer& offer);
 void WriteCommandSetController(IdentifyPage page, const TargetLimits& limits, const Subsystem& subsystem);
 
 // What the controller takes on I/O queues beside reads, writes and flushes, as bits of ONCS.

@@ -204,7 +204,8 @@ bool IsReachedBy(const Subsystem& subsystem, const fabrics::TransportAddress& lo
   const auto& own = subsystem.config().standby_addresses;
   if (!subsystem.stands_by() || own.empty()) return true;
   return std::ranges::any_of(own, [&local](const fabrics::TransportAddress& address) {
-    return address.port == local.port && (IsWildcard(address) || address == local);
+    return address.transport == local.transport && address.port == local.port &&
+           (IsWildcard(address) || address == local);
   });
 }
 

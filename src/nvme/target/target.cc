@@ -23,7 +23,7 @@ constexpr uint16_t kFirstId = 1;  // of the discovery service's controllers, and
 constexpr uint64_t kAuthenticationAsked = 1U << 17;  // of Connect's result: AUTHREQ's ATR
 
 void CheckLimits(const TargetLimits& limits) {
-  CLEAT_CHECK(limits.in_capsule_bytes % 16 == 0);
+  CLEAT_CHECK(limits.tcp.in_capsule_bytes % 16 == 0 && limits.rdma.in_capsule_bytes % 16 == 0);
   CLEAT_CHECK(std::has_single_bit(limits.transfer_bytes_max) && limits.transfer_bytes_max >= 8192);
   CLEAT_CHECK(limits.queue_entries_max >= 2 && limits.queue_entries_max <= 1U << 16);
   CLEAT_CHECK(limits.commands_max <= limits.queue_entries_max);
@@ -290,6 +290,8 @@ std::vector<uint8_t> Target::DiscoveryLogOf(const TargetController& controller) 
     for (const TransportAddress& address : WhereIs(*shown->subsystem, controller.local())) {
       // More than hosts read.
       if (entries.size() >= fabrics::kDiscoveryRecordsMax) break;
+      // There is no TLS over RDMA, and the host is let in by TLS alone.
+      if (host->psk != nullptr && address.transport == fabrics::TransportType::kRdma) continue;
       entries.push_back({.nqn = nqn, .address = address, .port_id = ++port_id, .tls = host->psk != nullptr});
     }
   }

@@ -186,7 +186,6 @@ inline constexpr uint32_t kH2cDataLeastBytes = 4096;
 inline constexpr uint32_t kH2cDataMostBytes = 1 << 20;
 // What the admin queue's capsules, and those of fabrics commands (Connect) on any queue, may carry (tcp 3.3.1, figure 9).
 inline constexpr uint32_t kAdminInCapsuleBytes = 8192;
-inline constexpr uint8_t kFabricsOpcode = 0x7f;
 // The data of one command, either way.
 inline constexpr uint64_t kCommandDataMaxBytes = 1ULL << 30;
 

@@ -45,7 +45,7 @@ void HostConnection::Submit(const fabrics::QueuedCommand& command) {
   const uint64_t from_bytes = block::SumBytes(command.from_target);
   CLEAT_CHECK(to_bytes == 0 || from_bytes == 0);
   CLEAT_CHECK(to_bytes + from_bytes <= kCommandDataMaxBytes);
-  const bool of_fabrics = command.entry.opcode == kFabricsOpcode;
+  const bool of_fabrics = command.entry.opcode == fabrics::kFabricsOpcode;
   const uint32_t in_capsule_max =
       of_fabrics && in_capsule_bytes_ < kAdminInCapsuleBytes ? kAdminInCapsuleBytes : in_capsule_bytes_;
 

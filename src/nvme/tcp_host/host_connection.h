@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/tcp/pdu.h"
 #include "nvme/tcp/pdu_check.h"
 #include "nvme/tcp/receiver.h"

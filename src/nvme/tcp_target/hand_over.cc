@@ -41,12 +41,13 @@ cleat::Status Check(const SavedCommand& command, uint32_t in_capsule_bytes) {
       if (has > 0 || command.in_capsule) return Wrong("a command with data that it can't have");
       return Ok{};
     case Next::kAwaitData:
-      if (command.in_capsule || has >= whole || whole > kTargetDataMaxBytes)
+      if (command.in_capsule || has >= whole || whole > fabrics::kTransferBytesMax)
         return Wrong(
             fmt::format("a command that awaits data, of which {} of {} bytes have come", has, whole));
       return Ok{};
     case Next::kRunWithData:
-      if (has == 0 || has != whole || whole > (command.in_capsule ? in_capsule_bytes : kTargetDataMaxBytes) ||
+      if (has == 0 || has != whole ||
+          whole > (command.in_capsule ? in_capsule_bytes : fabrics::kTransferBytesMax) ||
           command.entry.data.length_bytes != whole)
         return Wrong(fmt::format("a command with {} bytes of data, where it has {}", has, whole));
       return Ok{};
@@ -94,27 +95,12 @@ cleat::Status Check(const SavedConnection& saved, uint32_t entries_max, uint32_t
 
 // ---- The process that gives it away
 
-uint32_t TargetConnection::running() {
-  uint32_t count = 0;
-  for (TargetCommand* command = on_wire_.front(); command != nullptr; command = on_wire_.Next(*command))
-    count += command->state == TargetCommand::State::kRunning ? 1 : 0;
-  return count;
-}
-
-void TargetConnection::ForEachUnanswered(const std::function<void(TargetCommand&)>& visit) {
-  for (TargetCommand* command = on_wire_.front(); command != nullptr; command = on_wire_.Next(*command)) {
-    const bool is_unanswered =
-        command->state == TargetCommand::State::kRunning || command->state == TargetCommand::State::kAsked;
-    if (is_unanswered) visit(*command);
-  }
-}
-
 // Of data that was asked for what came by PDUs that are whole: the one that is under way begins anew.
 SavedCommand TargetConnection::SavedOf(const TargetCommand& command) const {
   SavedCommand saved;
   saved.entry = command.entry;
   saved.in_capsule = command.in_capsule;
-  saved.digest_is_wrong = command.digest_is_wrong;
+  saved.digest_is_wrong = WireOf(command).digest_is_wrong;
   saved.data.resize(command.moved_bytes);
   if (command.moved_bytes > 0) block::Gather(command.data, 0, saved.data.data(), command.moved_bytes);
   if (command.state == TargetCommand::State::kAsked) {
@@ -151,10 +137,10 @@ SavedConnection TargetConnection::Save() {
   ended_ = true;
   receiving_ = nullptr;
   asked_ = 0;
-  while (TargetCommand* const command = on_wire_.front()) {
+  while (TargetCommand* const command = of_queue_.front()) {
     // One whose capsule is under way comes anew.
     if (command->state != TargetCommand::State::kReceiving) saved.commands.push_back(SavedOf(*command));
-    GiveBack(*command);
+    LetGo(*command);
   }
   return saved;
 }
@@ -178,9 +164,8 @@ void TargetConnection::TakeBack(TargetCommand& command, SavedCommand& saved) {
   command.in_capsule = saved.in_capsule;
   command.moved_bytes = static_cast<uint32_t>(saved.data.size());
   command.data_bytes = saved.in_capsule ? command.moved_bytes : saved.entry.data.length_bytes;
-  command.digest_is_wrong = saved.digest_is_wrong;
-  on_wire_.PushBack(command);
-  ++commands_;
+  command.MakeWire<Wire>().digest_is_wrong = saved.digest_is_wrong;
+  Begin(command);
   if (HasData(saved)) {
     Restored& restored = restored_[&command];
     restored.command = &command;

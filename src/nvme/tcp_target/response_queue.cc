@@ -18,10 +18,11 @@ constexpr uint64_t kBatchMaxBytes = 2 << 20;
 
 // The pieces after the last that has room are walked as well: a command's segments are few.
 void AddPdus(const TargetCommand& command, Pieces& pieces) {
-  pieces.Add(command.head, command.head_bytes);
-  block::ForEachPiece(command.data, 0, command.sent_data_bytes,
+  const Wire& wire = WireOf(command);
+  pieces.Add(wire.head, wire.head_bytes);
+  block::ForEachPiece(command.data, 0, wire.sent_data_bytes,
                       [&pieces](const uint8_t* at, size_t bytes) { pieces.Add(at, bytes); });
-  pieces.Add(command.tail, command.tail_bytes);
+  pieces.Add(wire.tail, wire.tail_bytes);
 }
 
 }  // namespace
@@ -85,18 +86,20 @@ void ResponseQueue::PushR2t(TargetCommand& command) {
   pdu.cid = command.entry.cid;
   pdu.ttag = command.tag;
   pdu.data_bytes = command.data_bytes;
-  command.head_bytes = SetHeader(command.head, pdu, 0);
-  command.sent_data_bytes = command.tail_bytes = 0;
-  command.makes_digest = false;
+  Wire& wire = WireOf(command);
+  wire.head_bytes = SetHeader(wire.head, pdu, 0);
+  wire.sent_data_bytes = wire.tail_bytes = 0;
+  wire.makes_digest = false;
   queue_.PushBack(command);
 }
 
 void ResponseQueue::PushResponse(TargetCommand& command, const fabrics::CompletionEntry& entry,
                                  uint32_t data_bytes, Success success) {
-  CLEAT_CHECK(data_bytes <= kTargetDataMaxBytes);
-  command.head_bytes = command.tail_bytes = 0;
-  command.sent_data_bytes = data_bytes;
-  command.makes_digest = data_bytes > 0 && digests_.data;
+  CLEAT_CHECK(data_bytes <= fabrics::kTransferBytesMax);
+  Wire& wire = WireOf(command);
+  wire.head_bytes = wire.tail_bytes = 0;
+  wire.sent_data_bytes = data_bytes;
+  wire.makes_digest = data_bytes > 0 && digests_.data;
   const bool succeeds_with_data = data_bytes > 0 && success == Success::kWithData;
   if (data_bytes > 0) {
     C2hData pdu;
@@ -104,26 +107,27 @@ void ResponseQueue::PushResponse(TargetCommand& command, const fabrics::Completi
     pdu.header.flags = kFlagLast | (succeeds_with_data ? kFlagSuccess : 0);
     pdu.cid = command.entry.cid;
     pdu.data_bytes = data_bytes;
-    command.head_bytes = SetHeader(command.head, pdu, data_bytes);
-    command.tail_bytes = digests_.data ? kDigestBytes : 0;
+    wire.head_bytes = SetHeader(wire.head, pdu, data_bytes);
+    wire.tail_bytes = digests_.data ? kDigestBytes : 0;
   }
   if (!succeeds_with_data) {
     CapsuleResp pdu;
     pdu.header.type = PduType::kCapsuleResp;
     pdu.entry = entry;
-    command.tail_bytes += SetHeader(command.tail + command.tail_bytes, pdu, 0);
+    wire.tail_bytes += SetHeader(wire.tail + wire.tail_bytes, pdu, 0);
   }
   queue_.PushBack(command);
 }
 
 // The digest lies first in the tail.
 void ResponseQueue::MakeDigest(TargetCommand& command) const {
-  command.makes_digest = false;
+  Wire& wire = WireOf(command);
+  wire.makes_digest = false;
   Crc32c crc;
-  block::ForEachPiece(command.data, 0, command.sent_data_bytes,
+  block::ForEachPiece(command.data, 0, wire.sent_data_bytes,
                       [&crc](const uint8_t* at, size_t bytes) { crc.Update(at, bytes); });
   const uint32_t digest = crc.value();
-  std::memcpy(command.tail, &digest, sizeof(digest));
+  std::memcpy(wire.tail, &digest, sizeof(digest));
 }
 
 void ResponseQueue::Restore(Digests digests, uint32_t data_align_bytes, std::vector<uint8_t> unsent) {
@@ -146,16 +150,17 @@ void ResponseQueue::Clear() {
 
 uint32_t ResponseQueue::DataThatIsNext() {
   const TargetCommand* const first = queue_.front();
-  if (own_sent_ < own_bytes_ || first == nullptr || head_sent_ < first->head_bytes) return 0;
-  const uint64_t sent = head_sent_ - first->head_bytes;
-  return sent < first->sent_data_bytes ? static_cast<uint32_t>(first->sent_data_bytes - sent) : 0;
+  if (own_sent_ < own_bytes_ || first == nullptr || head_sent_ < WireOf(*first).head_bytes) return 0;
+  const Wire& wire = WireOf(*first);
+  const uint64_t sent = head_sent_ - wire.head_bytes;
+  return sent < wire.sent_data_bytes ? static_cast<uint32_t>(wire.sent_data_bytes - sent) : 0;
 }
 
 Gather ResponseQueue::Fill(std::span<iovec> iovecs, uint32_t alone_from) {
   if (DataThatIsNext() >= alone_from) [[unlikely]] {
     TargetCommand& first = *queue_.front();
-    Pieces data(iovecs, head_sent_ - first.head_bytes);
-    block::ForEachPiece(first.data, 0, first.sent_data_bytes,
+    Pieces data(iovecs, head_sent_ - WireOf(first).head_bytes);
+    block::ForEachPiece(first.data, 0, WireOf(first).sent_data_bytes,
                         [&data](const uint8_t* at, size_t bytes) { data.Add(at, bytes); });
     return {.count = data.count(), .alone = &first};
   }
@@ -165,11 +170,12 @@ Gather ResponseQueue::Fill(std::span<iovec> iovecs, uint32_t alone_from) {
   uint64_t bytes = 0;
   for (TargetCommand* command = queue_.front();
        command != nullptr && !pieces.full() && bytes < kBatchMaxBytes; command = queue_.Next(*command)) {
-    bytes += command->pdu_bytes();
-    if (command->makes_digest) MakeDigest(*command);
-    const bool is_begun = command == queue_.front() && head_sent_ >= command->head_bytes;
-    if (command->sent_data_bytes >= alone_from && !is_begun) [[unlikely]] {
-      pieces.Add(command->head, command->head_bytes);
+    const Wire& wire = WireOf(*command);
+    bytes += wire.pdu_bytes();
+    if (wire.makes_digest) MakeDigest(*command);
+    const bool is_begun = command == queue_.front() && head_sent_ >= wire.head_bytes;
+    if (wire.sent_data_bytes >= alone_from && !is_begun) [[unlikely]] {
+      pieces.Add(wire.head, wire.head_bytes);
       return {.count = own.count() + pieces.count(), .more = true};
     }
     AddPdus(*command, pieces);
@@ -188,7 +194,7 @@ TargetCommand* ResponseQueue::Consume(size_t& bytes) {
   if (bytes == 0) return nullptr;
   TargetCommand* const command = queue_.front();
   CLEAT_CHECK(command != nullptr);  // more was sent than was given
-  const uint64_t rest = command->pdu_bytes() - head_sent_;
+  const uint64_t rest = WireOf(*command).pdu_bytes() - head_sent_;
   if (bytes < rest) {
     head_sent_ += bytes;
     bytes = 0;

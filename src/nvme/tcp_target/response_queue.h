@@ -16,7 +16,7 @@
 
 #include "nvme/tcp/pdu.h"
 #include "nvme/tcp/pdu_check.h"
-#include "nvme/tcp_target/target_command.h"
+#include "nvme/tcp_target/wire.h"
 
 namespace cleat::nvme::tcp {
 

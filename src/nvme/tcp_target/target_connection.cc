@@ -18,8 +18,6 @@ using fabrics::SubmissionEntry;
 constexpr Status kTransientTransportError{0x22};
 constexpr Status kSglLengthInvalid{0x0f};
 constexpr Status kSglTypeInvalid{0x11};
-// SQHD where there is no flow control (base 2.0, 6.3).
-constexpr uint16_t kNoFlowControl = 0xffff;
 
 Refusal OutOfSequence(size_t offset, std::string text) {
   return {TermReason::kPduSequence, static_cast<uint32_t>(offset), std::move(text)};
@@ -41,25 +39,24 @@ std::optional<Status> CheckDescriptor(const fabrics::SglDescriptor& descriptor, 
 
 }  // namespace
 
-TargetConnection::TargetConnection(const TargetConnectionOptions& options, TargetConnectionOwner& owner)
-    : owner_(&owner), options_(options), receiver_(kControllerReceives, *this) {}
-
-TargetConnection::~TargetConnection() {
-  CLEAT_CHECK(commands_ == 0);
+TargetConnection::TargetConnection(const TargetConnectionOptions& options, fabrics::TargetQueueOwner& owner)
+    : TargetConnection(options) {
+  SetOwner(owner);
 }
+
+TargetConnection::TargetConnection(const TargetConnectionOptions& options)
+    : options_(options), receiver_(kControllerReceives, *this) {}
 
 // ---- For the owner
 
 void TargetConnection::BecomeQueue(uint32_t entries, bool flow_control, uint32_t in_capsule_bytes) {
-  CLEAT_CHECK(entries > 0);
-  entries_ = entries;
-  flow_control_ = flow_control;
+  TargetQueue::BecomeQueue(entries, flow_control, in_capsule_bytes);
   in_capsule_bytes_ = in_capsule_bytes;
 }
 
 void TargetConnection::Ask(TargetCommand& command) {
   CLEAT_CHECK(command.state == TargetCommand::State::kRunning && !command.in_capsule && !ended_);
-  CLEAT_CHECK(command.data_bytes > 0 && command.data_bytes <= kTargetDataMaxBytes);
+  CLEAT_CHECK(command.data_bytes > 0 && command.data_bytes <= fabrics::kTransferBytesMax);
   command.state = TargetCommand::State::kAsked;
   ++asked_;
   responses_.PushR2t(command);
@@ -67,17 +64,9 @@ void TargetConnection::Ask(TargetCommand& command) {
 
 void TargetConnection::Answer(TargetCommand& command, Status status, uint64_t result, uint32_t data_bytes) {
   CLEAT_CHECK(command.state == TargetCommand::State::kRunning && (data_bytes == 0 || status.ok()));
-  if (ended_) return GiveBack(command);
+  if (ended_) return LetGo(command);
   command.state = TargetCommand::State::kAnswering;
-  CompletionEntry entry;
-  entry.result = result;
-  entry.cid = command.entry.cid;
-  entry.status_field = static_cast<uint16_t>(status.field() << 1);
-  entry.sq_head = kNoFlowControl;
-  if (flow_control_) {
-    sq_head_ = static_cast<uint16_t>(sq_head_ + 1U == entries_ ? 0 : sq_head_ + 1U);
-    entry.sq_head = sq_head_;
-  }
+  const CompletionEntry entry = MakeEntry(command, status, result);
   const bool with_data = options_.success_with_data && !flow_control_ && status.ok() && result == 0;
   responses_.PushResponse(command, entry, data_bytes,
                           with_data ? ResponseQueue::Success::kWithData : ResponseQueue::Success::kInCapsule);
@@ -98,7 +87,7 @@ void TargetConnection::Resume() {
 void TargetConnection::Sent(size_t bytes) {
   while (bytes > 0) {
     TargetCommand* const command = responses_.Consume(bytes);
-    if (command != nullptr && command->state == TargetCommand::State::kAnswering) GiveBack(*command);
+    if (command != nullptr && command->state == TargetCommand::State::kAnswering) LetGo(*command);
   }
 }
 
@@ -133,7 +122,7 @@ After TargetConnection::HeaderCame(const PduHeader& pdu, Payload& payload) {
 std::optional<Refusal> TargetConnection::Take(const IcReq& pdu) {
   if (auto refusal = CheckIcReq(pdu)) return refusal;
   connected_ = true;
-  responses_.PushIcResp(pdu, kTargetDataMaxBytes);
+  responses_.PushIcResp(pdu, fabrics::kTransferBytesMax);
   receiver_.set_digests(responses_.digests());
   return std::nullopt;
 }
@@ -160,11 +149,10 @@ std::optional<Refusal> TargetConnection::Take(const CapsuleCmd& pdu, Payload& pa
   command->in_capsule = payload.bytes > 0;
   command->data_bytes = payload.bytes > 0 ? payload.bytes : pdu.entry.data.length_bytes;
   command->moved_bytes = 0;
-  command->digest_is_wrong = false;
-  on_wire_.PushBack(*command);
-  ++commands_;
+  command->MakeWire<Wire>();
+  Begin(*command);
   if (payload.bytes == 0) {
-    Begin(*command);
+    CapsuleIsWhole(*command);
     return std::nullopt;
   }
   receiving_ = command;
@@ -206,15 +194,15 @@ std::optional<Refusal> TargetConnection::Take(const H2cData& pdu, Payload& paylo
 bool TargetConnection::PayloadCame(bool digest_is_right) {
   TargetCommand& command = *std::exchange(receiving_, nullptr);
   command.moved_bytes += receiving_bytes_;
-  command.digest_is_wrong |= !digest_is_right;
+  WireOf(command).digest_is_wrong |= !digest_is_right;
   if (command.moved_bytes < command.data_bytes) return true;
   if (command.state == TargetCommand::State::kReceiving) {
-    Begin(command);
+    CapsuleIsWhole(command);
     return !ended_;
   }
   --asked_;
   command.state = TargetCommand::State::kRunning;
-  if (command.digest_is_wrong) {
+  if (WireOf(command).digest_is_wrong) {
     Answer(command, kTransientTransportError);
   } else {
     owner_->DataCame(command);
@@ -222,10 +210,9 @@ bool TargetConnection::PayloadCame(bool digest_is_right) {
   return !ended_;
 }
 
-// The capsule is whole.
-void TargetConnection::Begin(TargetCommand& command) {
+void TargetConnection::CapsuleIsWhole(TargetCommand& command) {
   command.state = TargetCommand::State::kRunning;
-  if (command.digest_is_wrong) return Answer(command, kTransientTransportError);
+  if (WireOf(command).digest_is_wrong) return Answer(command, kTransientTransportError);
   const uint32_t in_capsule_bytes = command.in_capsule ? command.data_bytes : 0;
   if (const auto wrong = CheckDescriptor(command.entry.data, in_capsule_bytes))
     return Answer(command, *wrong);
@@ -238,13 +225,10 @@ void TargetConnection::Refused(const Refusal& refusal, std::span<const uint8_t> 
        fmt::format("{}: the host has sent what it may not: {}", options_.name, refusal.text)});
 }
 
-void TargetConnection::GiveBack(TargetCommand& command) {
-  command.of_connection.Unlink();
+void TargetConnection::LetGo(TargetCommand& command) {
   if (command.to_send.linked()) command.to_send.Unlink();
-  command.state = TargetCommand::State::kFree;
   if (!restored_.empty() && restored_.erase(&command) > 0) command.data = {};
-  --commands_;
-  owner_->Give(command);
+  TargetQueue::GiveBack(command);
 }
 
 // What the owner works on stays until it is answered.
@@ -253,9 +237,9 @@ void TargetConnection::End(const Error& reason) {
   receiving_ = nullptr;
   asked_ = 0;
   TargetCommand* next = nullptr;
-  for (TargetCommand* command = on_wire_.front(); command != nullptr; command = next) {
-    next = on_wire_.Next(*command);
-    if (command->state != TargetCommand::State::kRunning) GiveBack(*command);
+  for (TargetCommand* command = of_queue_.front(); command != nullptr; command = next) {
+    next = of_queue_.Next(*command);
+    if (command->state != TargetCommand::State::kRunning) LetGo(*command);
   }
   owner_->Ended(reason);
 }

@@ -32,39 +32,9 @@
 #include "nvme/tcp/receiver.h"
 #include "nvme/tcp_target/response_queue.h"
 #include "nvme/tcp_target/saved_connection.h"
-#include "nvme/tcp_target/target_command.h"
+#include "nvme/tcp_target/wire.h"
 
 namespace cleat::nvme::tcp {
-
-// What the owner of a connection does with commands. Called from within the connection's methods; may call Ask and Answer from there, and
-// may not destroy the connection.
-class TargetConnectionOwner {
- public:
-  // A command's memory, with room for `in_capsule_bytes` of data. nullptr: there is none now, and the owner calls Resume when there is.
-  virtual TargetCommand* Take(const fabrics::SubmissionEntry& entry, uint32_t in_capsule_bytes) = 0;
-  // The same of one whose data has come already, and lies at `here`, in the buffer that ReceiveSpace was given. If that is the memory of the command
-  // that is returned, the data stays there, and the owner gives that buffer to ReceiveSpace only when it is through with it; else it is copied.
-  virtual TargetCommand* TakeHere(const fabrics::SubmissionEntry& entry, std::span<const uint8_t> here) {
-    return Take(entry, static_cast<uint32_t>(here.size()));
-  }
-  // After SetLooksAhead: a command that comes soon, this one or the next, unless the host has sent what it may not. Nothing of it is checked, and it
-  // may be told of again.
-  virtual void Ahead(const fabrics::SubmissionEntry& /*entry*/) {}
-  // The one that has the tag, if it is a command of this connection; else nullptr.
-  virtual TargetCommand* Find(uint16_t tag) = 0;
-  // Its capsule is whole: Ask or Answer comes next, now or later.
-  virtual void Run(TargetCommand& command) = 0;
-  // The data that was asked for is there: Answer comes next, now or later.
-  virtual void DataCame(TargetCommand& command) = 0;
-  // The connection has done with it: nothing refers to its memory any more, unless it is lent. Once for each Take.
-  virtual void Give(TargetCommand& command) = 0;
-  // The end, once: `reason` names what broke. Commands that were on the wire are given back before. Those that run stay until they are
-  // answered, which gives them back at once.
-  virtual void Ended(const Error& reason) = 0;
-
- protected:
-  ~TargetConnectionOwner() = default;
-};
 
 struct TargetConnectionOptions {
   std::string name;  // in errors: "10.0.0.7:41234"
@@ -72,41 +42,25 @@ struct TargetConnectionOptions {
   bool success_with_data = true;
 };
 
-class TargetConnection final : private PduSink {
+class TargetConnection final : public fabrics::TargetQueue, private PduSink {
  public:
-  // `owner` outlives it.
-  TargetConnection(const TargetConnectionOptions& options, TargetConnectionOwner& owner);
-  ~TargetConnection();  // without a command
-  TargetConnection(const TargetConnection&) = delete;
-  TargetConnection& operator=(const TargetConnection&) = delete;
+  explicit TargetConnection(const TargetConnectionOptions& options);
+  TargetConnection(const TargetConnectionOptions& options, fabrics::TargetQueueOwner& owner);
 
   // ---- For the owner.
-  // Connect has succeeded: the queue has that many entries. `in_capsule_bytes`: what commands may bring along from now on.
-  void BecomeQueue(uint32_t entries, bool flow_control, uint32_t in_capsule_bytes);
+  void BecomeQueue(uint32_t entries, bool flow_control, uint32_t in_capsule_bytes) override;
   // Whether the owner hears Ahead.
   void SetLooksAhead(bool on) { receiver_.set_looks_ahead(on); }
-  // From now on somebody else owns it, in whose thread it is from then on. No command may be on its way in; what is to be sent stays.
-  void SetOwner(TargetConnectionOwner& owner) { owner_ = &owner; }
-  // All of the command's data, which is not in its capsule. `command.data` has room for it.
-  void Ask(TargetCommand& command);
-  // `data_bytes` of command.data go along; none with an error. Of a connection that has ended: gives it back at once.
-  void Answer(TargetCommand& command, Status status, uint64_t result = 0, uint32_t data_bytes = 0);
-  // At once: Give and Ended come before it returns. After the end it does nothing. Not between FillSend and Sent.
-  void Abort(const Error& reason);
-  // Tells the command that waits for room again.
-  void Resume();
-  bool waits() const { return receiver_.waits() && !ended_; }
+  void Ask(TargetCommand& command) override;
+  using TargetQueue::Answer;
+  void Answer(TargetCommand& command, Status status, uint64_t result, uint32_t data_bytes) override;
+  // Not between FillSend and Sent.
+  void Abort(const Error& reason) override;
+  void Resume() override;
+  bool waits() const override { return receiver_.waits() && !ended_; }
   bool connected() const { return connected_; }
-  bool ended() const { return ended_; }
-  // Commands that were taken and not given back.
-  uint32_t commands() const { return commands_; }
   // Whether the host owes data: of a PDU that has begun, or that was asked for.
   bool expects_data() const { return receiving_ != nullptr || asked_ > 0; }
-
-  // Commands that are with the owner, which has not answered or asked.
-  uint32_t running();
-  // Of those, and of those whose data is awaited. `visit` answers none, and asks for none.
-  void ForEachUnanswered(const std::function<void(TargetCommand&)>& visit);
 
   // ---- From one process to the next (hand_over.cc)
   // All that is not in the socket. Of commands that are with the owner nothing has had an effect, and nothing will. Afterwards the connection has
@@ -145,8 +99,8 @@ class TargetConnection final : private PduSink {
   std::optional<Refusal> Take(const IcReq& pdu);
   std::optional<Refusal> Take(const CapsuleCmd& pdu, Payload& payload, bool& later);
   std::optional<Refusal> Take(const H2cData& pdu, Payload& payload);
-  void Begin(TargetCommand& command);
-  void GiveBack(TargetCommand& command);
+  void CapsuleIsWhole(TargetCommand& command);
+  void LetGo(TargetCommand& command);
   void End(const Error& reason);
   // hand_over.cc
   TargetCommand* FindRestored(uint16_t tag, uint16_t cid) const;
@@ -161,22 +115,15 @@ class TargetConnection final : private PduSink {
     block::Segment segment;
   };
 
-  TargetConnectionOwner* owner_;
   const TargetConnectionOptions options_;
   Receiver receiver_;
   ResponseQueue responses_;
-  IntrusiveList<TargetCommand, &TargetCommand::of_connection> on_wire_;  // all of its commands
-  std::map<const TargetCommand*, Restored> restored_;                    // those that are not given back yet
-  TargetCommand* receiving_ = nullptr;                                   // whose data is coming
+  std::map<const TargetCommand*, Restored> restored_;  // those that are not given back yet
+  TargetCommand* receiving_ = nullptr;                 // whose data is coming
   uint32_t receiving_bytes_ = 0;
-  uint32_t commands_ = 0;
   uint32_t asked_ = 0;  // commands in kAsked
-  uint32_t entries_ = 1;
   uint32_t in_capsule_bytes_ = kAdminInCapsuleBytes;
-  uint16_t sq_head_ = 0;
-  bool flow_control_ = true;
   bool connected_ = false;
-  bool ended_ = false;
 };
 
 }  // namespace cleat::nvme::tcp

@@ -45,7 +45,7 @@ Status PlanBlocks(const nvme::fabrics::SubmissionEntry& entry, const block::Geom
 Status PlanTransfer(const nvme::fabrics::SubmissionEntry& entry, const block::Geometry& geometry,
                     uint32_t data_bytes, IoPlan& plan) {
   if (const Status status = PlanBlocks(entry, geometry, plan); !status.ok()) return status;
-  if (plan.length_bytes > nvme::tcp::kTargetDataMaxBytes) return kInvalidField;  // MDTS
+  if (plan.length_bytes > nvme::fabrics::kTransferBytesMax) return kInvalidField;  // MDTS
   return plan.length_bytes == data_bytes ? kSuccess : kSglLengthInvalid;
 }
 
@@ -101,7 +101,7 @@ Status PlanOf(const nvme::fabrics::SubmissionEntry& entry, const block::Geometry
     case Opcode::kReservationReport:
       plan.kind = IoPlan::Kind::kReservationReport;
       // No room is larger, whatever it is to have.
-      return data_bytes > nvme::tcp::kTargetDataMaxBytes
+      return data_bytes > nvme::fabrics::kTransferBytesMax
                  ? kInvalidField
                  : Status(nvme::target::CheckReport(entry, data_bytes));
     default:

@@ -10,9 +10,9 @@
 #include "block/device.h"
 #include "block/request.h"
 #include "nvme/command.h"
+#include "nvme/fabrics/queues/target_queue.h"
 #include "nvme/status.h"
 #include "nvme/target/reservations/reservation.h"
-#include "nvme/tcp_target/target_command.h"
 #include "nvmf_target/io/older_writes.h"
 #include "observe/layout.h"
 
@@ -26,12 +26,13 @@ inline constexpr uint32_t kRangesMax = 256;
 
 // What the memory of a command's data is part of.
 enum class BufferOf : uint8_t {
-  kData,      // the pool for reads, and for data that is asked for
-  kCapsules,  // the pool for data that commands bring along
-  kReceived,  // the buffer that it was received to
+  kData,        // the pool for reads, and for data that is asked for
+  kCapsules,    // the pool for data that commands bring along
+  kReceived,    // the buffer that it was received to
+  kRegistered,  // the pool that adapters reach, for the same as kData
 };
 
-struct IoCommand : nvme::tcp::TargetCommand, block::Request {
+struct IoCommand : nvme::fabrics::TargetCommand, block::Request {
   IoQueue* queue = nullptr;        // whose it is; nullptr: nobody's
   uint32_t epoch = 0;              // of the namespace that it was planned for, or is to be
   bool plans_later = false;        // once its data is there: it comes from another process

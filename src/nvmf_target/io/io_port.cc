@@ -23,6 +23,11 @@ void IoPort::LearnCpu() {
   cpu_.store(cpu, std::memory_order_relaxed);
 }
 
+DataBuffers& IoPort::registered() {
+  if (registered_ == nullptr) registered_ = std::make_unique<DataBuffers>(registered_slabs_);
+  return *registered_;
+}
+
 void IoPort::UseCounters(observe::ReactorCounters* counters) {
   if (counters == nullptr || counters_ != nullptr) return;
   counters_ = counters;
@@ -88,9 +93,11 @@ bool IoPort::TakeShare(IoCommand& command) {
   CLEAT_CHECK(command.buffer.region == nullptr);
   uint64_t& used = command.queue->data_bytes();
   if (used > 0 && used + command.data_bytes > share_bytes_) return false;
-  if (!data_.Take(command.data_bytes, command.buffer)) return false;
+  const bool is_registered = command.queue->uses_registered_memory();
+  DataBuffers& pool = is_registered ? *registered_ : data_;
+  if (!pool.Take(command.data_bytes, command.buffer)) return false;
   used += command.data_bytes;
-  command.buffer_of = BufferOf::kData;
+  command.buffer_of = is_registered ? BufferOf::kRegistered : BufferOf::kData;
   command.data = {&command.buffer, 1};
   return true;
 }
@@ -118,6 +125,10 @@ void IoPort::GiveBuffer(IoCommand& command) {
     case BufferOf::kData:
       command.queue->data_bytes() -= command.data_bytes;
       data_.Give(command.buffer);
+      break;
+    case BufferOf::kRegistered:
+      command.queue->data_bytes() -= command.data_bytes;
+      registered_->Give(command.buffer);
       break;
     case BufferOf::kCapsules:
       of_capsules_.Give(command.buffer);
@@ -221,13 +232,18 @@ void IoPort::ServeLater() {
 }
 
 void IoPort::ServeWaiting() {
+  bool data_is_short = false, registered_is_short = registered_ == nullptr;
   IoCommand* next = nullptr;
-  for (IoCommand* command = waiting_.front(); command != nullptr; command = next) {
+  for (IoCommand* command = waiting_.front(); command != nullptr && !(data_is_short && registered_is_short);
+       command = next) {
     next = waiting_.Next(*command);
     const bool within_share = command->queue->data_bytes() == 0 ||
                               command->queue->data_bytes() + command->data_bytes <= share_bytes_;
     if (!within_share) continue;
-    if (!TakeShare(*command)) break;  // the first that may have memory finds none: nobody passes it by
+    // Of either pool the first that may have memory finds none: nobody who wants the same passes it by.
+    bool& is_short = command->queue->uses_registered_memory() ? registered_is_short : data_is_short;
+    is_short = is_short || !TakeShare(*command);
+    if (is_short) continue;
     command->waiting.Unlink();
     IoQueue& queue = *command->queue;
     queue.Proceed(*command);

@@ -28,7 +28,6 @@
 #include "nvmf_target/io/write_order.h"
 #include "nvmf_target/memory/data_buffers.h"
 #include "nvmf_target/memory/receive_buffers.h"
-#include "nvmf_target/socket/target_stream.h"
 #include "observe/reactor_counters.h"
 #include "observe/recorder.h"
 #include "reactor/reactor.h"
@@ -75,6 +74,8 @@ struct PortLimits {
   uint32_t commands = 1U << 15;  // in flight; at most 64 Ki, for their tags
   uint32_t data_slabs = 128;     // of 1 MiB, for reads and for data that is asked for
   uint32_t capsule_slabs = 64;   // for data that commands bring along
+  uint32_t registered_slabs =
+      64;  // as data_slabs, of queues over RDMA: pinned as long as an adapter has it registered
   uint32_t lent_bytes =
       2 << 20;  // of data, to the kernel, which locks them (RLIMIT_MEMLOCK): what is beyond is sent as a copy
 };
@@ -90,7 +91,8 @@ class IoPort final : private observe::InFlightSource {
         lent_max_(limits.lent_bytes),
         share_bytes_(std::max<uint64_t>(limits.data_slabs / kShares, 1) * DataBuffers::kSlabBytes),
         data_(limits.data_slabs),
-        of_capsules_(limits.capsule_slabs) {}
+        of_capsules_(limits.capsule_slabs),
+        registered_slabs_(limits.registered_slabs) {}
   ~IoPort() override;  // stopped, without commands
   IoPort(const IoPort&) = delete;
   IoPort& operator=(const IoPort&) = delete;
@@ -101,6 +103,9 @@ class IoPort final : private observe::InFlightSource {
   // ---- The rest on the reactor.
   std::span<uint8_t> receive_buffer() { return received_.Current(); }
   void LearnCpu();
+  // Memory that adapters reach, made with the first call; whoever calls it does so before any queue over RDMA is there. Pages of it are never given back,
+  // nor changed for others.
+  DataBuffers& registered();
   void UseCounters(observe::ReactorCounters* counters);
   // No queue is left.
   void Stop() {
@@ -182,6 +187,8 @@ class IoPort final : private observe::InFlightSource {
   ReceiveBuffers received_;
   DataBuffers data_;
   DataBuffers of_capsules_;
+  const uint32_t registered_slabs_;
+  std::unique_ptr<DataBuffers> registered_;           // nullptr: no queue is over RDMA
   std::vector<std::unique_ptr<IoCommand>> commands_;  // by tag; made as they are needed
   std::vector<uint16_t> free_;                        // the one that came back last is used first
   IntrusiveList<IoCommand, &IoCommand::waiting> waiting_;

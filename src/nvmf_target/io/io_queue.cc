@@ -12,12 +12,11 @@ namespace cleat::nvmf_target {
 using nvme::Status;
 using nvme::fabrics::FabricsType;
 using nvme::fabrics::SubmissionEntry;
-using nvme::tcp::TargetCommand;
+using nvme::fabrics::TargetCommand;
 
 namespace {
 
-constexpr uint32_t kNoNamespace = UINT32_MAX;  // an identifier that none has
-constexpr uint32_t kCopiesBetween = 4096;      // commands, from one whose data was kept to the next try
+constexpr uint32_t kCopiesBetween = 4096;  // commands, from one whose data was kept to the next try
 
 block::Op OpOf(IoPlan::Kind kind) {
   switch (kind) {
@@ -42,11 +41,9 @@ block::Op OpOf(IoPlan::Kind kind) {
 
 IoQueue::IoQueue(Parts parts)
     : parts_(std::move(parts)),
-      connection_(parts_.connection.get()),
-      was_handed_over_(!parts_.commands.empty()) {
-  connection_->SetOwner(*this);
-  connection_->SetLooksAhead(parts_.tuning.looks_ahead);
-}
+      queue_(&parts_.transport->queue()),
+      was_handed_over_(!parts_.commands.empty()),
+      always_receives_(parts_.transport->traits().always_receives) {}
 
 IoQueue::~IoQueue() {
   CLEAT_CHECK(closed_);
@@ -57,22 +54,33 @@ void IoQueue::Start() {
   ReadOn();
 }
 
+// What is over by then says so to nobody else.
+void IoQueue::Own() {
+  if (std::exchange(owns_, true)) return;
+  queue_->SetOwner(*this);
+  if (queue_->ended()) Ended({ErrorCode::kUnavailable, parts_.name + ": the host has left"});
+}
+
+void IoQueue::Close(const Error& reason) {
+  Own();
+  queue_->Abort(reason);
+}
+
 void IoQueue::Open() {
-  if (std::exchange(opened_, true) || connection_->ended()) return;
-  parts_.stream->SetReads(false);
-  if (const cleat::Status started = parts_.stream->Start(parts_.port.reactor(), *this, parts_.tuning);
-      !started.ok()) {
-    connection_->Abort(started.error());
-    return;
-  }
+  Own();
+  if (std::exchange(opened_, true) || queue_->ended()) return;
+  parts_.transport->SetReads(false);
+  const cleat::Status started =
+      parts_.transport->Start(parts_.port.reactor(), *this, QueueTransport::Kind::kIo);
+  if (!started.ok()) return queue_->Abort(started.error());
   if (parts_.commands.empty()) return;
   BeginTurn();
   if (EndIfExpired()) return;
   for (nvme::tcp::SavedCommand& saved : std::exchange(parts_.commands, {})) {
     IoCommand* const command = parts_.port.TakeRestored(*this);
     if (command == nullptr)
-      return connection_->Abort({ErrorCode::kResourceExhausted, parts_.name + ": too many commands"});
-    connection_->TakeBack(*command, saved);
+      return queue_->Abort({ErrorCode::kResourceExhausted, parts_.name + ": too many commands"});
+    parts_.transport->TakeBack(*command, saved);
     if (command->state == TargetCommand::State::kRunning) {
       Run(*command);
       continue;
@@ -85,17 +93,19 @@ void IoQueue::Open() {
 }
 
 void IoQueue::ReadOn() {
-  if (connection_->ended()) return;
-  parts_.stream->SetReads(true);
+  if (queue_->ended()) return;
+  parts_.transport->SetReads(true);
   // What came with Connect, or to another process, if anything did.
   BeginTurn();
-  if (!EndIfExpired()) connection_->Resume();
-  parts_.stream->Wake();
+  if (!EndIfExpired()) queue_->Resume();
+  parts_.transport->Wake();
 }
 
-// ---- What the connection says
+// ---- What the transport says
 
 TargetCommand* IoQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_capsule_bytes) {
+  if (always_receives_ && (!parts_.transport->reads() || EndIfExpired())) [[unlikely]]
+    return nullptr;
   IoCommand* const command = parts_.port.Take(*this, in_capsule_bytes);
   if (command == nullptr) parts_.port.WaitForRoom(*this);
   return command;
@@ -103,8 +113,7 @@ TargetCommand* IoQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_capsu
 
 TargetCommand* IoQueue::TakeHere(const SubmissionEntry& entry, std::span<const uint8_t> here) {
   NamespacePort* const space = parts_.subsystem.Find(entry.nsid);
-  if (parts_.tuning.keeps_data && space != nullptr &&
-      entry.opcode == static_cast<uint8_t>(nvme::Opcode::kWrite)) {
+  if (parts_.keeps_data && space != nullptr && entry.opcode == static_cast<uint8_t>(nvme::Opcode::kWrite)) {
     if (space->copies_left > 0) {
       --space->copies_left;
     } else if (IoCommand* const command = parts_.port.TakeReceived(*this, here)) {
@@ -133,7 +142,7 @@ TargetCommand* IoQueue::Find(uint16_t tag) {
 
 void IoQueue::Run(TargetCommand& of_target) {
   auto& command = static_cast<IoCommand&>(of_target);
-  if (command.entry.opcode == nvme::tcp::kFabricsOpcode) [[unlikely]]
+  if (command.entry.opcode == nvme::fabrics::kFabricsOpcode) [[unlikely]]
     return AnswerFabrics(command);
   const NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
   if (space == nullptr) [[unlikely]]
@@ -177,12 +186,12 @@ void IoQueue::Plan(IoCommand& command, const IoPlan& plan) {
 
 void IoQueue::GoOn(IoCommand& command) {
   if (command.op == block::Op::kRead || command.in_capsule) return Submit(command);
-  connection_->Ask(command);
+  queue_->Ask(command);
 }
 
 void IoQueue::Proceed(IoCommand& command) {
-  parts_.stream->Wake();
-  if (EndIfExpired()) return connection_->Answer(command, kTransientError);
+  parts_.transport->Wake();
+  if (EndIfExpired()) return queue_->Answer(command, kTransientError);
   GoOn(command);
 }
 
@@ -196,7 +205,7 @@ void IoQueue::DataCame(TargetCommand& of_target) {
 // Of a command that came earlier: its namespace may have gone since, and another one may be in its place.
 void IoQueue::RunIfSameNamespace(IoCommand& command) {
   if (IsForPresentNamespace(command)) return Run(command);
-  connection_->Answer(command, kInvalidNamespace);
+  queue_->Answer(command, kInvalidNamespace);
 }
 
 bool IoQueue::IsForPresentNamespace(const IoCommand& command) const {
@@ -208,26 +217,28 @@ void IoQueue::Give(TargetCommand& of_target) {
   auto& command = static_cast<IoCommand&>(of_target);
   if (std::exchange(command.lent, false)) [[unlikely]] {
     const block::Segment piece = parts_.port.TakeLent(command);
-    if (!parts_.stream->Keep(piece)) GiveKept(piece, false);
+    if (!parts_.transport->Keep(piece)) GiveKept(piece, false);
   }
   parts_.port.Give(command);
-  if (connection_->ended() && connection_->commands() == 0) FinishClosing();
+  if (queue_->commands() > 0) return;
+  if (queue_->ended()) FinishClosing();
+  if (disconnecting_) parts_.transport->Wake();
 }
 
 void IoQueue::Resume() {
-  if (!parts_.stream->reads() || EndIfExpired()) return;
-  connection_->Resume();
-  parts_.stream->Wake();
+  if (!parts_.transport->reads() || EndIfExpired()) return;
+  queue_->Resume();
+  parts_.transport->Wake();
 }
 
 // A host whose association is over may have sent the same write by another path since, and a newer one behind it: what this engine finds in
 // the socket then, perhaps after it was stopped itself, must not be executed. So the time is looked at behind each look into the socket.
 bool IoQueue::EndIfExpired() {
-  if (connection_->ended()) return true;
+  if (queue_->ended()) return true;
   parts_.port.reactor().RefreshNow();
   if (parts_.port.reactor().now_ns() < parts_.deadline_ns->load(std::memory_order_relaxed)) [[likely]]
     return false;
-  connection_->Abort(
+  queue_->Abort(
       {ErrorCode::kDeadlineExceeded, parts_.name + ": the keep alive timeout of its association is over"});
   return true;
 }
@@ -236,7 +247,7 @@ bool IoQueue::EndIfExpired() {
 void IoQueue::AnswerFabrics(IoCommand& command) {
   const bool disconnects = (command.entry.nsid & 0xffU) == static_cast<uint32_t>(FabricsType::kDisconnect);
   disconnecting_ = disconnects;
-  connection_->Answer(command, disconnects ? kSuccess : kInvalidOpcode);
+  queue_->Answer(command, disconnects ? kSuccess : kInvalidOpcode);
 }
 
 // ---- To the storage and back
@@ -274,7 +285,7 @@ void IoQueue::Submit(IoCommand& command) {
 // Storage has no part in it.
 void IoQueue::Refuse(IoCommand& command, Status status) {
   parts_.port.LetGoOfReceived(command);
-  connection_->Answer(command, status);
+  queue_->Answer(command, status);
 }
 
 // What storage is not through with at once keeps a whole buffer. So the next ones are copied, and one is tried again after a while.
@@ -289,13 +300,13 @@ void IoQueue::SubmitReceived(IoCommand& command) {
 }
 
 void IoQueue::GoOnAfterOlder(IoCommand& command) {
-  parts_.stream->Wake();
+  parts_.transport->Wake();
   NamespacePort* const space = parts_.subsystem.Find(command.entry.nsid);
   CLEAT_CHECK(space != nullptr && space->epoch == command.epoch);  // else it was abandoned
   const Status refusal = EndIfExpired() ? kTransientError : WhyNotExecuted(command, space);
   if (!refusal.ok()) {
     parts_.port.order().Drop(command, *space);
-    connection_->Answer(command, refusal);
+    queue_->Answer(command, refusal);
     return TellIfQuiet();
   }
   ToStorage(command, *space);
@@ -303,8 +314,8 @@ void IoQueue::GoOnAfterOlder(IoCommand& command) {
 }
 
 void IoQueue::NamespaceGone(IoCommand& command) {
-  parts_.stream->Wake();
-  connection_->Answer(command, kInvalidNamespace);
+  parts_.transport->Wake();
+  queue_->Answer(command, kInvalidNamespace);
   TellIfQuiet();
 }
 
@@ -351,7 +362,7 @@ bool IoQueue::NextRange(IoCommand& command, Status& refusal) {
   if (range_is_over && (command.op != block::Op::kDiscard || command.range_next == command.range_count))
     return false;
   // Of a namespace that goes, or a host that has gone, nothing new begins.
-  if (!command.space->open || connection_->ended()) {
+  if (!command.space->open || queue_->ended()) {
     refusal = kInvalidNamespace;
     return false;
   }
@@ -415,8 +426,8 @@ void IoQueue::Finish(IoCommand& command, Status status) {
     return FinishStopping(command, status);
   parts_.port.Done(command);
   const uint32_t data_bytes = command.op == block::Op::kRead && status.ok() ? command.data_bytes : 0;
-  parts_.stream->Wake();
-  connection_->Answer(command, status, 0, data_bytes);  // the command, and the queue with it, may be gone now
+  parts_.transport->Wake();
+  queue_->Answer(command, status, 0, data_bytes);  // the command, and the queue with it, may be gone now
 }
 
 // ---- Reservations
@@ -439,8 +450,8 @@ void IoQueue::AnswerReservation(IoCommand& command, const nvme::target::Answer& 
   const auto bytes = static_cast<uint32_t>(answer.data.size());
   CLEAT_CHECK(bytes == 0 || (command.op == block::Op::kRead && bytes <= command.data_bytes));
   if (bytes > 0) block::Scatter(answer.data.data(), bytes, command.data, 0);
-  parts_.stream->Wake();
-  connection_->Answer(command, Status(answer.status), 0, bytes);
+  parts_.transport->Wake();
+  queue_->Answer(command, Status(answer.status), 0, bytes);
   TellIfQuiet();
 }
 
@@ -450,20 +461,19 @@ void IoQueue::Ended(const Error& reason) {
   reason_ = reason;
   parts_.port.order().Ended(*this);
   parts_.port.Forget(*this);
-  parts_.port.order().AbandonHeld(
-      *this, [this](IoCommand& command) { connection_->Answer(command, kTransientError); });
-  parts_.port.AbandonWaiting(*this,
-                             [this](IoCommand& command) { connection_->Answer(command, kTransientError); });
-  for (IoCommand* const command : std::exchange(undone_, {})) connection_->Answer(*command, kTransientError);
+  parts_.port.order().AbandonHeld(*this,
+                                  [this](IoCommand& command) { queue_->Answer(command, kTransientError); });
+  parts_.port.AbandonWaiting(*this, [this](IoCommand& command) { queue_->Answer(command, kTransientError); });
+  for (IoCommand* const command : std::exchange(undone_, {})) queue_->Answer(*command, kTransientError);
   parts_.port.AbortQueued(*this);
-  parts_.stream->Wake();
-  if (connection_->commands() == 0) FinishClosing();
+  parts_.transport->Wake();
+  if (queue_->commands() == 0) FinishClosing();
 }
 
 void IoQueue::EndTurn() {
-  if (disconnecting_ && connection_->commands() == 0 && !connection_->ended())
-    connection_->Abort({ErrorCode::kUnavailable, parts_.name + ": the host has disconnected"});
-  if (connection_->ended()) parts_.stream->Close();
+  if (disconnecting_ && queue_->commands() == 0 && !queue_->ended())
+    queue_->Abort({ErrorCode::kUnavailable, parts_.name + ": the host has disconnected"});
+  if (queue_->ended()) parts_.transport->Close();
   parts_.port.FlushCounters();
 }
 
@@ -485,100 +495,9 @@ void IoQueue::FinishClosing() {
   EndBypass();
   TellIfQuiet();
   parts_.port.reactor().PostCall([self = shared_from_this()] {
-    self->parts_.stream->Close();
+    self->parts_.transport->Close();
     self->parts_.control.PostCall([self] { self->parts_.on_drained(self->reason_); });
   });
-}
-
-// ---- To another process
-
-void IoQueue::StopReading() {
-  if (connection_->ended()) return;
-  stops_ = true;
-  parts_.stream->SetReads(false);
-  parts_.port.Forget(*this);
-  parts_.port.AbandonWaiting(*this, [this](IoCommand& command) { undone_.push_back(&command); });
-}
-
-void IoQueue::Settle(std::function<void()> on_quiet) {
-  on_quiet_ = std::move(on_quiet);
-  if (stops_ && !connection_->ended()) {
-    settles_ = true;
-    for (NamespacePort& space : parts_.subsystem.namespaces) {
-      if (!space.open) continue;
-      bypassed_.emplace_back(&space, space.epoch);
-      space.channel->BeginBypass();
-    }
-    parts_.port.AbortQueued(*this);
-  }
-  TellIfQuiet();
-}
-
-// A namespace that has gone meanwhile has no limits.
-void IoQueue::EndBypass() {
-  for (const auto& [space, epoch] : std::exchange(bypassed_, {})) {
-    if (space->channel != nullptr && space->epoch == epoch) space->channel->EndBypass();
-  }
-}
-
-// What the storage has not begun, or has no space for, whoever has the queue next does again. While others' writes are held for one of those that
-// is not possible: they go on now, and it would land behind them. Nor is a flush that had no space done again: storage tells of what it has lost
-// only once.
-void IoQueue::FinishStopping(IoCommand& command, Status status) {
-  const bool had_no_space = command.status == block::IoStatus::kNoSpace && command.op != block::Op::kFlush;
-  const bool undone = !connection_->ended() && !command.must_end &&
-                      (command.status == block::IoStatus::kAborted || had_no_space);
-  if (!undone) {
-    parts_.port.Done(command);
-    const uint32_t data_bytes = command.op == block::Op::kRead && status.ok() ? command.data_bytes : 0;
-    parts_.stream->Wake();
-    connection_->Answer(command, status, 0, data_bytes);
-  } else {
-    must_end_ |= ChangesData(command.op) && command.space->older->held() > 0;
-    parts_.port.Undone(command);
-    undone_.push_back(&command);
-  }
-  TellIfQuiet();
-}
-
-void IoQueue::TellIfQuiet() {
-  const bool is_quiet =
-      closed_ || (!connection_->ended() && stops_ && connection_->running() == undone_.size());
-  if (on_quiet_ != nullptr && is_quiet) parts_.control.PostCall(std::exchange(on_quiet_, nullptr));
-}
-
-std::optional<SavedQueue> IoQueue::Save() {
-  EndBypass();
-  const bool is_quiet = !connection_->ended() && stops_ && connection_->running() == undone_.size();
-  if (!is_quiet || disconnecting_ || must_end_ || !parts_.stream->plain()) return std::nullopt;
-  closed_ = true;
-  undone_.clear();
-  parts_.port.FlushCounters();
-  SavedQueue saved;
-  saved.zero_copy_next = parts_.stream->zero_copy_next();
-  saved.socket = parts_.stream->TakeSocket();
-  // The next process does not know what was behind an identifier when the command came, so that such a command names none there.
-  connection_->ForEachUnanswered([this](TargetCommand& command) {
-    if (!IsForPresentNamespace(static_cast<IoCommand&>(command))) command.entry.nsid = kNoNamespace;
-  });
-  saved.connection = connection_->Save();
-  parts_.stream->GiveUpKept();
-  return saved;
-}
-
-void IoQueue::RunAgain() {
-  EndBypass();
-  on_quiet_ = nullptr;
-  stops_ = settles_ = false;
-  if (connection_->ended()) return;
-  if (must_end_)
-    return connection_->Abort(
-        {ErrorCode::kUnavailable, parts_.name + ": newer writes have overtaken one of its own"});
-  BeginTurn();
-  if (EndIfExpired()) return;
-  for (IoCommand* const command : std::exchange(undone_, {})) RunIfSameNamespace(*command);
-  parts_.port.order().TellOf(*this);
-  parts_.stream->Wake();
 }
 
 }  // namespace cleat::nvmf_target

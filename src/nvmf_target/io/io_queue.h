@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// An I/O queue of a host, which is one TCP connection, on one reactor: its commands become requests to the disks behind the namespaces of its
+// An I/O queue of a host, over one transport, on one reactor: its commands become requests to the disks behind the namespaces of its
 // subsystem.
 //
 // Life. Made on the control reactor when Connect was answered, and kept by shared_ptr; Start, and all that is not said to be otherwise, on its
-// own reactor. It ends when the connection breaks, or by Close. `on_drained` comes once, on the control reactor, when nothing of it is in the
+// own reactor. It ends when the transport breaks, or by Close. `on_drained` comes once, on the control reactor, when nothing of it is in the
 // storage any more.
 #pragma once
 
@@ -18,11 +18,10 @@
 #include <vector>
 
 #include "nvme/target/controller.h"
-#include "nvme/tcp_target/target_connection.h"
 #include "nvmf_target/hand_over/saved_association.h"
 #include "nvmf_target/io/io_command.h"
 #include "nvmf_target/io/io_port.h"
-#include "nvmf_target/socket/target_stream.h"
+#include "nvmf_target/transport/queue_transport.h"
 
 namespace cleat::nvmf_target {
 
@@ -37,17 +36,16 @@ struct ReservationCall {
 };
 
 class IoQueue final : public std::enable_shared_from_this<IoQueue>,
-                      private nvme::tcp::TargetConnectionOwner,
-                      private StreamOwner {
+                      private nvme::fabrics::TargetQueueOwner,
+                      private TransportOwner {
  public:
   struct Parts {
     Reactor& control;
-    IoPort& port;              // both outlive the queue
-    SubsystemPort& subsystem;  // of that port's reactor
-    std::unique_ptr<nvme::tcp::TargetConnection> connection;
-    std::unique_ptr<TargetStream> stream;  // stopped
-    StreamTuning tuning;
-    std::string name;                   // for messages
+    IoPort& port;                               // both outlive the queue
+    SubsystemPort& subsystem;                   // of that port's reactor
+    std::unique_ptr<QueueTransport> transport;  // stopped
+    bool keeps_data = true;                     // of writes, where it was received
+    std::string name;                           // for messages
     const void* association = nullptr;  // whose queue it is: another one for each that is there at a time
     nvme::fabrics::Uuid host_id{};      // by which reservations know its host
     // Until when commands are executed, on the clock of all reactors: moved on by each sign of life of the association.
@@ -55,8 +53,7 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
     std::function<void(Error)> on_drained;  // with why it has ended
     // Executes a command of reservations, on the control reactor; not called there after on_drained. nullptr: there are no reservations.
     std::function<void(ReservationCall)> on_reservation = nullptr;
-    std::vector<nvme::tcp::SavedCommand> commands =
-        {};  // of a connection that another process had; none is kHold
+    std::vector<nvme::tcp::SavedCommand> commands = {};  // of a queue that another process had; none is kHold
   };
   explicit IoQueue(Parts parts);
   ~IoQueue();  // drained
@@ -71,7 +68,7 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   void Open();
   void ReadOn();
   // What is not in the storage yet is dropped, and what waits there for limits or for space.
-  void Close(const Error& reason) { connection_->Abort(reason); }
+  void Close(const Error& reason);
 
   // ---- To another process. StopReading of all queues comes before Settle of any.
   // Reads nothing more; what is in the storage goes on.
@@ -98,10 +95,11 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   const nvme::fabrics::Uuid& host_id() const { return parts_.host_id; }
   // Of its commands, and of what is kept of them for the kernel, in the port's pool for reads and data that is asked for.
   uint64_t& data_bytes() { return data_bytes_; }
-  bool ended() const { return connection_->ended(); }
+  bool ended() const { return queue_->ended(); }
+  bool uses_registered_memory() const { return parts_.transport->traits().uses_registered_memory; }
   // What waits within the storage's pipeline is left undone, while it settles.
   void AbortQueuedAgain() {
-    if (settles_ && !connection_->ended()) parts_.port.AbortQueued(*this);
+    if (settles_ && !queue_->ended()) parts_.port.AbortQueued(*this);
   }
   // Its requests are not to wait for space any more.
   bool settles() const { return settles_; }
@@ -109,18 +107,18 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   static const block::FrontEnd& FrontEnd();
 
  private:
-  // TargetConnectionOwner
-  nvme::tcp::TargetCommand* Take(const nvme::fabrics::SubmissionEntry& entry,
-                                 uint32_t in_capsule_bytes) override;
-  nvme::tcp::TargetCommand* TakeHere(const nvme::fabrics::SubmissionEntry& entry,
-                                     std::span<const uint8_t> here) override;
+  // TargetQueueOwner
+  nvme::fabrics::TargetCommand* Take(const nvme::fabrics::SubmissionEntry& entry,
+                                     uint32_t in_capsule_bytes) override;
+  nvme::fabrics::TargetCommand* TakeHere(const nvme::fabrics::SubmissionEntry& entry,
+                                         std::span<const uint8_t> here) override;
   void Ahead(const nvme::fabrics::SubmissionEntry& entry) override;
-  nvme::tcp::TargetCommand* Find(uint16_t tag) override;
-  void Run(nvme::tcp::TargetCommand& command) override;
-  void DataCame(nvme::tcp::TargetCommand& command) override;
-  void Give(nvme::tcp::TargetCommand& command) override;
+  nvme::fabrics::TargetCommand* Find(uint16_t tag) override;
+  void Run(nvme::fabrics::TargetCommand& command) override;
+  void DataCame(nvme::fabrics::TargetCommand& command) override;
+  void Give(nvme::fabrics::TargetCommand& command) override;
   void Ended(const Error& reason) override;
-  // StreamOwner
+  // TransportOwner
   void BeginTurn() override { parts_.port.BeginTurn(); }
   std::span<uint8_t> ReceiveBuffer() override { return parts_.port.receive_buffer(); }
   bool MayReceive() override { return !EndIfExpired(); }
@@ -130,6 +128,8 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   }
   void EndTurn() override;
 
+  // The queue's commands are this one's, from the first call here on its reactor on.
+  void Own();
   bool EndIfExpired();
   bool IsForPresentNamespace(const IoCommand& command) const;
   void RunIfSameNamespace(IoCommand& command);
@@ -155,11 +155,13 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   static void RangeDone(block::Request& request, const block::Frame& frame);
 
   Parts parts_;
-  nvme::tcp::TargetConnection* const connection_;
+  nvme::fabrics::TargetQueue* const queue_;
   // With commands that were in flight in another process: these are executed before hosts' other paths are let go on.
   const bool was_handed_over_;
   Error reason_{ErrorCode::kUnavailable, ""};  // of its end
   uint64_t data_bytes_ = 0;
+  const bool always_receives_;  // TransportTraits
+  bool owns_ = false;
   bool disconnecting_ = false;  // once its answers have left
   bool closed_ = false;
 

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "block/memory.h"
-#include "nvme/tcp_target/target_command.h"
+#include "nvme/fabrics/queues/target_queue.h"
 
 namespace cleat::nvmf_target {
 
 class DataBuffers {
  public:
   static constexpr uint32_t kPieceMinBytes = 4096;
-  static constexpr uint32_t kSlabBytes = nvme::tcp::kTargetDataMaxBytes;
+  static constexpr uint32_t kSlabBytes = nvme::fabrics::kTransferBytesMax;
   static constexpr uint32_t kSlabsMax = 256;
   // Slabs that stay when nobody needs them.
   static constexpr uint32_t kSlabsKept = 8;
@@ -42,6 +42,8 @@ class DataBuffers {
   // find more.
   bool Trim();
 
+  // All of it, whose pieces Take gives.
+  const std::shared_ptr<block::MemoryRegion>& region() const { return region_; }
   uint32_t slabs_in_use() const { return slabs_in_use_; }
 
  private:

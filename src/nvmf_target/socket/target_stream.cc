@@ -22,26 +22,42 @@ constexpr uint32_t kEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
 
 }  // namespace
 
-TargetStream::TargetStream(UniqueFd fd, std::string peer, nvme::tcp::TargetConnection& connection,
+TargetStream::TargetStream(UniqueFd fd, const std::string& peer, const StreamTuning& tuning,
                            KeyOfHost key_of_host)
     : fd_(std::move(fd)),
-      peer_(std::move(peer)),
-      connection_(connection),
-      key_of_host_(std::move(key_of_host)) {}
+      peer_(peer),
+      connection_({.name = peer}),
+      key_of_host_(std::move(key_of_host)),
+      tuning_(tuning) {
+  connection_.SetLooksAhead(tuning.looks_ahead);
+}
+
+// The first byte that comes here says nothing of TLS.
+TargetStream::TargetStream(SavedQueue& saved, const StreamTuning& tuning)
+    : TargetStream(std::move(saved.socket), TextOfAddress(saved.peer), tuning, nullptr) {
+  knows_kind_ = true;
+  zero_copy_next_ = saved.zero_copy_next;
+  connection_.Restore(saved.connection);
+}
 
 TargetStream::~TargetStream() {
   Stop();
 }
 
-Status TargetStream::Start(Reactor& reactor, StreamOwner& owner, const StreamTuning& tuning) {
+Status TargetStream::Start(Reactor& reactor, TransportOwner& owner, Kind kind) {
   CLEAT_CHECK(reactor_ == nullptr && fd_.valid());
   CLEAT_TRY(watch_.Start(reactor, fd_.get(), kEvents));
   reactor_ = &reactor;
   owner_ = &owner;
-  tuning_ = tuning;
+  kind_ = kind;
   readable_ = writable_ = true;
   reactor.AddPoller(*this);
   return Ok{};
+}
+
+const TransportTraits& TargetStream::traits() const {
+  static const TransportTraits kTraits;
+  return kTraits;
 }
 
 void TargetStream::Stop() {
@@ -60,9 +76,14 @@ void TargetStream::Close() {
   fd_.Reset();
 }
 
-UniqueFd TargetStream::TakeSocket() {
+SavedQueue TargetStream::Save() {
   Stop();
-  return std::move(fd_);
+  SavedQueue saved;
+  saved.zero_copy_next = zero_copy_ == nullptr ? zero_copy_next_ : zero_copy_->next();
+  saved.socket = std::move(fd_);
+  saved.connection = connection_.Save();
+  GiveUpKept();
+  return saved;
 }
 
 int TargetStream::incoming_cpu() const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The socket of one host's connection, and what moves bytes between it and the connection's protocol (nvme/tcp_target): polled by the reactor
-// that has it while there is something to do, woken by the socket when not.
+// A queue over TCP: the socket of one host's connection, and what moves bytes between it and the connection's protocol (nvme/tcp_target). Polled by the
+// reactor that has it while there is something to do, woken by the socket when not.
 //
 // Many PDUs go and come with one system call: all that a poll has answered is sent in one gather, and what has come is read into the
 // reactor's buffer, which all of its connections share, so that an idle one has none. The data of a large write is read in its place.
@@ -37,30 +37,10 @@
 #include "nvme/tcp_target/target_connection.h"
 #include "nvme/tls/session.h"
 #include "nvmf_target/socket/zero_copy_sends.h"
+#include "nvmf_target/transport/queue_transport.h"
 #include "reactor/reactor.h"
 
 namespace cleat::nvmf_target {
-
-// Hears of a stream's turns, on its reactor.
-class StreamOwner {
- public:
-  // What is received from here on has come by now.
-  virtual void BeginTurn() {}
-  // Memory to receive to (receiver.h), kReceiveBufferLeastBytes at least: until what came is handed to the connection.
-  virtual std::span<uint8_t> ReceiveBuffer() = 0;
-  // Something was read, and is handed to the connection next. False: the connection has ended.
-  virtual bool MayReceive() { return true; }
-  // What was to be answered is with the kernel, as far as it takes it. The stream may be stopped and destroyed.
-  virtual void EndTurn() = 0;
-  // Whether more memory of commands may be lent to the kernel.
-  virtual bool MayLend() { return true; }
-  // A piece that was kept (TargetStream::Keep) is the owner's again. `in_kernel`: the kernel may still send from its pages, so that the owner puts
-  // other pages in their place before it uses the piece.
-  virtual void GiveKept(const block::Segment& /*piece*/, bool /*in_kernel*/) {}
-
- protected:
-  ~StreamOwner() = default;
-};
 
 // What can be switched off, to measure what it is worth.
 struct StreamTuning {
@@ -76,63 +56,54 @@ struct StreamTuning {
 // The key that a host names by an identity, which may be anything (Target::KeyFor). Called on the reactor that the connection begins on.
 using KeyOfHost = std::function<Result<nvme::target::SecuredKey>(std::string_view identity)>;
 
-class TargetStream final : private Poller {
+class TargetStream final : public QueueTransport, private Poller {
  public:
   static constexpr uint64_t kStallNs = 20 * kNsPerSecond;
   static constexpr uint64_t kStallBytesLeast = 16 * 1024;  // that have to move in that time
   static constexpr uint64_t kReleaseNs = 10 * kNsPerSecond;
 
-  // `peer`: who it is, for errors. The connection outlives the stream.
-  TargetStream(UniqueFd fd, std::string peer, nvme::tcp::TargetConnection& connection, KeyOfHost key_of_host);
+  // `peer`: who it is, for errors.
+  TargetStream(UniqueFd fd, const std::string& peer, const StreamTuning& tuning, KeyOfHost key_of_host);
+  // Of a queue that another process had, whose commands are left in `saved`.
+  TargetStream(SavedQueue& saved, const StreamTuning& tuning);
   ~TargetStream() override;
 
-  // Both references outlive what is started.
-  Status Start(Reactor& reactor, StreamOwner& owner, const StreamTuning& tuning);
-  // Off the reactor; the socket stays open. Also from EndTurn.
-  void Stop();
-  // With Stop. What the kernel has is still sent, unless some of it is lent memory, and the orderly end of TLS if the kernel takes it at once.
-  void Close();
-  // Whether it reads, as it does from the beginning on. What is to be sent goes on either way.
-  void SetReads(bool reads) { reads_ = reads; }
-  bool reads() const { return reads_; }
-  // ---- Sockets that go from one process to the next, all in plain TCP
-  // Of one that another process had, before Start: its first byte here says nothing.
-  void KnowPlain() { knows_kind_ = true; }
-  bool plain() const { return knows_kind_ && tls_ == nullptr; }
-  // Of a socket that another process had, before Start: the number of its next send without a copy (saved_association.h). nullopt: the number is not
-  // known, and the socket is sent copies alone.
-  void KnowZeroCopy(std::optional<uint32_t> next) { zero_copy_next_ = next; }
-  std::optional<uint32_t> zero_copy_next() const {
-    return zero_copy_ == nullptr ? zero_copy_next_ : zero_copy_->next();
-  }
-  // With Stop.
-  UniqueFd TakeSocket();
-  // Something is left that the kernel has not taken.
-  bool wants_to_send() const {
-    return connection_.wants_to_send() || (tls_ != nullptr && !tls_->session->output().empty());
-  }
-  // Whom its TLS was made for. nullptr: it is in plain TCP. Once the protocol has received anything.
-  const nvme::target::SecuredAs* secured() const { return tls_ == nullptr ? nullptr : &tls_->as; }
-  // Its TLS was begun, and its host has not proved yet that it has the key.
-  bool in_handshake() const { return tls_ != nullptr && !tls_->session->established(); }
-  // That a TLS session has at the moment.
-  size_t buffer_bytes() const { return tls_ == nullptr ? 0 : tls_->session->buffer_bytes(); }
-  // There is something to send, or room again for what waits.
-  void Wake() {
+  // ---- QueueTransport
+  nvme::fabrics::TargetQueue& queue() override { return connection_; }
+  const TransportTraits& traits() const override;
+  const std::string& peer() const override { return peer_; }
+  Status Start(Reactor& reactor, TransportOwner& owner, Kind kind) override;
+  // The socket stays open.
+  void Stop() override;
+  // What the kernel has is still sent, unless some of it is lent memory, and the orderly end of TLS if the kernel takes it at once.
+  void Close() override;
+  void Wake() override {
     if (added()) reactor_->Activate(*this);
   }
-  // Keeps the memory of a command that was lent (TargetCommand::lent) until GiveKept. False: the kernel does not need it any more.
-  bool Keep(const block::Segment& piece) { return zero_copy_->Keep(piece); }
-  // Gives all that is kept back to the owner, though the kernel may still send from it. Close does the same, and drops what the host has not
-  // acknowledged.
-  void GiveUpKept();
-  // For tests. nullptr: the stream has had no data to send that is large enough.
+  void SetReads(bool reads) override { reads_ = reads; }
+  bool reads() const override { return reads_; }
+  // Something is left that the kernel has not taken.
+  bool wants_to_send() const override {
+    return connection_.wants_to_send() || (tls_ != nullptr && !tls_->session->output().empty());
+  }
+  bool Keep(const block::Segment& piece) override { return zero_copy_->Keep(piece); }
+  const nvme::target::SecuredAs* secured() const override { return tls_ == nullptr ? nullptr : &tls_->as; }
+  bool in_handshake() const override { return tls_ != nullptr && !tls_->session->established(); }
+  int incoming_cpu() const override;
+  // Sockets go from one process to the next in plain TCP.
+  bool may_be_saved() const override { return knows_kind_ && tls_ == nullptr; }
+  SavedQueue Save() override;
+  void TakeBack(nvme::fabrics::TargetCommand& command, nvme::tcp::SavedCommand& saved) override {
+    connection_.TakeBack(command, saved);
+  }
+
+  // ---- For tests
+  // That a TLS session has at the moment.
+  size_t buffer_bytes() const { return tls_ == nullptr ? 0 : tls_->session->buffer_bytes(); }
+  // nullptr: the stream has had no data to send that is large enough.
   const ZeroCopySends* zero_copy() const { return zero_copy_.get(); }
-  const std::string& peer() const { return peer_; }
-  // For tests: whether each packet is an event (StreamTuning::leaves_epoll).
+  // Whether each packet is an event (StreamTuning::leaves_epoll).
   bool in_epoll() const { return watch_.watching(); }
-  // The core that the kernel has processed its last packet on; -1: not known.
-  int incoming_cpu() const;
 
  private:
   struct Watch : FdWatch {
@@ -187,11 +158,14 @@ class TargetStream final : private Poller {
   // ---- Data by itself (target_stream_zero_copy.cc)
   uint32_t AloneFrom();
   size_t SendBeforeAlone(std::span<iovec> pieces);
-  size_t SendAlone(nvme::tcp::TargetCommand& command, std::span<iovec> data);
+  size_t SendAlone(nvme::fabrics::TargetCommand& command, std::span<iovec> data);
   bool sends_in_kernel() const { return zero_copy_ != nullptr && zero_copy_->in_kernel() > 0; }
   // Reads the kernel's notifications. Returns whether there was any.
   bool CollectSends();
   void EndSends();
+  // Gives all that is kept back to the owner, though the kernel may still send from it. Close does the same, and drops what the host has not
+  // acknowledged.
+  void GiveUpKept();
   // Whether the host has acknowledged all that was sent.
   bool HostHasAll() const;
 
@@ -209,8 +183,9 @@ class TargetStream final : private Poller {
 
   UniqueFd fd_;
   const std::string peer_;
-  nvme::tcp::TargetConnection& connection_;
+  nvme::tcp::TargetConnection connection_;
   const KeyOfHost key_of_host_;
+  StreamTuning tuning_;
   std::unique_ptr<Tls> tls_;                    // nullptr: plain, or not known yet
   bool knows_kind_ = false;                     // LookAtFirstByte
   std::unique_ptr<ZeroCopySends> zero_copy_;    // nullptr: not needed yet
@@ -219,9 +194,9 @@ class TargetStream final : private Poller {
   bool begins_alone_ = false;                   // nothing of the data that comes by itself has gone
   uint32_t turns_ = 0;
   bool reads_ = true;
+  Kind kind_ = Kind::kAdmin;
   Reactor* reactor_ = nullptr;  // nullptr: stopped
-  StreamOwner* owner_ = nullptr;
-  StreamTuning tuning_;
+  TransportOwner* owner_ = nullptr;
   Watch watch_{*this};
   StallTimer stall_{*this};
   uint32_t busy_turns_ = 0;

@@ -14,7 +14,7 @@ namespace cleat::nvmf_target {
 uint32_t TargetStream::AloneFrom() {
   if (zero_copy_ != nullptr)
     return owner_->MayLend() ? zero_copy_->AloneFrom(reactor_->now_ns()) : ZeroCopyChoice::kNever;
-  const bool may = tuning_.zero_copy != ZeroCopy::kNone && zero_copy_next_.has_value();
+  const bool may = kind_ == Kind::kIo && tuning_.zero_copy != ZeroCopy::kNone && zero_copy_next_.has_value();
   return may ? ZeroCopyChoice::kLeastBytes : ZeroCopyChoice::kNever;
 }
 
@@ -35,7 +35,7 @@ size_t TargetStream::SendBeforeAlone(std::span<iovec> pieces) {
   return sent;
 }
 
-size_t TargetStream::SendAlone(nvme::tcp::TargetCommand& command, std::span<iovec> data) {
+size_t TargetStream::SendAlone(nvme::fabrics::TargetCommand& command, std::span<iovec> data) {
   const bool tries = zero_copy_->tries();
   if (tries) reactor_->RefreshNow();
   const uint64_t began_ns = reactor_->now_ns();

@@ -49,7 +49,7 @@ std::pair<UniqueFd, UniqueFd> TcpPair() {
   return {std::move(ours), std::move(theirs)};
 }
 
-class Scene final : public StreamOwner {
+class Scene final : public TransportOwner {
  public:
   explicit Scene(std::pair<UniqueFd, UniqueFd> sockets = UnixPair(), const StreamTuning& tuning = {})
       : host(std::move(sockets.first)) {
@@ -59,8 +59,9 @@ class Scene final : public StreamOwner {
       ++found;
       return nvme::target::SecuredKey{std::move(key), {test::kTlsHost, test::kTlsSubsystem, nullptr}};
     };
-    stream = std::make_unique<TargetStream>(std::move(sockets.second), "10.0.0.7:4711", connection, key_of);
-    CLEAT_CHECK(stream->Start(*reactor, *this, tuning).ok());
+    stream = std::make_unique<TargetStream>(std::move(sockets.second), "10.0.0.7:4711", tuning, key_of);
+    connection().SetOwner(owner);
+    CLEAT_CHECK(stream->Start(*reactor, *this, QueueTransport::Kind::kIo).ok());
     owner.on_give = [this](nvme::tcp::test::OwnedCommand& command) {
       if (!std::exchange(command.lent, false)) return;
       ++lent;
@@ -75,9 +76,12 @@ class Scene final : public StreamOwner {
   }
   std::span<uint8_t> ReceiveBuffer() override { return buffer; }
   void EndTurn() override {
-    if (connection.ended()) stream->Close();
+    if (connection().ended()) stream->Close();
   }
 
+  nvme::tcp::TargetConnection& connection() {
+    return static_cast<nvme::tcp::TargetConnection&>(stream->queue());
+  }
   // Descriptors are looked at as time goes by.
   void Turn(int turns = 20) {
     for (int turn = 0; turn < turns; ++turn) {
@@ -107,7 +111,6 @@ class Scene final : public StreamOwner {
   ManualClock clock;
   std::unique_ptr<Reactor> reactor = std::move(Reactor::Make(clock, {})).value();
   nvme::tcp::test::TargetOwner owner;
-  nvme::tcp::TargetConnection connection{{.name = "10.0.0.7:4711"}, owner};
   Bytes buffer = Bytes(64 * 1024);
   UniqueFd host;
   std::unique_ptr<TargetStream> stream;
@@ -130,7 +133,7 @@ Bytes IcRequest() {
 TEST(TargetStreamTest, TheFirstByteSaysWhetherItIsTls) {
   Scene plain;
   plain.Send(IcRequest());
-  EXPECT_TRUE(plain.connection.connected());
+  EXPECT_TRUE(plain.connection().connected());
   EXPECT_EQ(plain.stream->secured(), nullptr);
   EXPECT_EQ(plain.stream->buffer_bytes(), 0U);
 
@@ -139,7 +142,7 @@ TEST(TargetStreamTest, TheFirstByteSaysWhetherItIsTls) {
   secured.ShakeHands(client);
   client.Write(IcRequest());
   secured.Send(client.Take());
-  EXPECT_TRUE(secured.connection.connected());
+  EXPECT_TRUE(secured.connection().connected());
   ASSERT_NE(secured.stream->secured(), nullptr);
   EXPECT_EQ(secured.stream->secured()->host_nqn, test::kTlsHost);
   EXPECT_EQ(secured.stream->secured()->subsystem_nqn, test::kTlsSubsystem);
@@ -220,10 +223,10 @@ struct BusyScene {
       : scene(std::move(sockets), tuning) {
     scene.Send(IcRequest());
     CLEAT_CHECK(scene.Receive().size() == sizeof(nvme::tcp::IcResp));
-    scene.connection.BecomeQueue(1024, true, 0);
+    scene.connection().BecomeQueue(1024, true, 0);
     scene.owner.run = [this](nvme::tcp::test::OwnedCommand& command) {
       command.Give(command.data_bytes);
-      scene.connection.Answer(command, nvme::Status(0), 0, command.data_bytes);
+      scene.connection().Answer(command, nvme::Status(0), 0, command.data_bytes);
     };
   }
   // One command at each turn, with a turn that finds nothing now and then.
@@ -289,7 +292,7 @@ TEST(TargetStreamTest, AnEndIsToldInTheWordsOfTls) {
   scene.Send(client.Take());
   client.Give(scene.Receive());
   ASSERT_TRUE(client.Read());
-  scene.connection.Abort({ErrorCode::kUnavailable, "over"});
+  scene.connection().Abort({ErrorCode::kUnavailable, "over"});
   scene.stream->Close();
   client.Give(scene.Receive());
   EXPECT_EQ(client.Read(), std::nullopt);

@@ -17,7 +17,7 @@
 #include "block/memory.h"
 #include "block/request.h"
 #include "nvme/command.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/limits.h"
 
 namespace cleat::nvme::host {

@@ -17,7 +17,7 @@
 #include <cstdint>
 
 #include "block/request.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/host/doubt/doubt.h"
 #include "nvme/host/requests/command_maker.h"
 

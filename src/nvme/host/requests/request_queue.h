@@ -31,7 +31,7 @@
 #include "block/in_doubt.h"
 #include "block/request.h"
 #include "nvme/fabrics/capsule.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/host/doubt/doubt.h"
 #include "nvme/host/doubt/doubt_log.h"
 #include "nvme/host/doubt/doubt_view.h"

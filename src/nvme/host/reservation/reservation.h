@@ -26,7 +26,7 @@
 #include "base/result.h"
 #include "nvme/fabrics/capsule.h"
 #include "nvme/fabrics/names.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/host/doubt/doubt.h"
 #include "nvme/host/reservation/reservation_commands.h"
 

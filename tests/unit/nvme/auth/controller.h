@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 
 namespace cleat::nvme::auth {
 

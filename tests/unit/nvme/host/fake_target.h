@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "block/segments.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "tests/unit/nvme/auth/controller.h"
 #include "tests/unit/nvme/fabrics/target_pages.h"
 

@@ -75,7 +75,7 @@ struct Scene final : host::AssociationOwner {
 };
 
 TEST(TargetAndInitiator, FindEachOtherAndTheNamespace) {
-  Rig rig({.in_capsule_bytes = 8192, .queue_entries_max = 256, .command_quiesce_ms = 500});
+  Rig rig({.tcp = {.in_capsule_bytes = 8192}, .queue_entries_max = 256, .command_quiesce_ms = 500});
   ASSERT_TRUE(rig.target.PutNamespace(kSubsystem, 1, [] {
     NamespaceShape other = Shape();
     other.ids = {.uuid = fabrics::Uuid{1}, .nguid = {}, .eui64 = {}};

@@ -43,7 +43,7 @@ bool IsZero(const Bytes& bytes) {
 }
 
 TEST(TargetPages, TheControllerIsWhatOurInitiatorReads) {
-  Scene scene({.in_capsule_bytes = 16384,
+  Scene scene({.tcp = {.in_capsule_bytes = 16384},
                .transfer_bytes_max = 1U << 19,
                .queue_entries_max = 512,
                .command_quiesce_ms = 1234,

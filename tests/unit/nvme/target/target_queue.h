@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "block/segments.h"
-#include "nvme/fabrics/queue_pair.h"
+#include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/target/target.h"
 #include "tests/unit/nvme/target/rig.h"
 

@@ -119,7 +119,7 @@ TEST(HostConnection, SendsConnectsDataInItsCapsuleWhateverTheQueueCarries) {
   host.Connect(Controller::IcResp(0));
   TestMemory data({1024}, 1);
   fabrics::QueuedCommand command{.entry = {}, .to_target = data.segments, .from_target = {}, .cookie = 1};
-  command.entry.opcode = kFabricsOpcode;
+  command.entry.opcode = fabrics::kFabricsOpcode;
   host.connection.Submit(command);
   EXPECT_EQ(host.Send().size(), 72U + 1024);
   host.Write(2, data);

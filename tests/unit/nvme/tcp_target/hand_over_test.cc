@@ -376,7 +376,7 @@ TEST(ConnectionHandOverTest, WhatNoConnectionCanHaveIsRefused) {
       [](SavedConnection& saved) { saved.commands = {CommandOf(Next::kAwaitData, 512, 513)}; },
       [](SavedConnection& saved) { saved.commands = {CommandOf(Next::kAwaitData, 0, 0)}; },
       [](SavedConnection& saved) {
-        saved.commands = {CommandOf(Next::kAwaitData, kTargetDataMaxBytes + 1, 0)};
+        saved.commands = {CommandOf(Next::kAwaitData, fabrics::kTransferBytesMax + 1, 0)};
       },
       [](SavedConnection& saved) {
         saved.commands = {CommandOf(Next::kAwaitData, 512, 0), CommandOf(Next::kAwaitData, 512, 0)};
@@ -392,7 +392,7 @@ TEST(ConnectionHandOverTest, WhatNoConnectionCanHaveIsRefused) {
         saved.commands[0].in_capsule = true;
       },
       [](SavedConnection& saved) {
-        saved.commands = {CommandOf(Next::kRunWithData, kTargetDataMaxBytes + 1, kTargetDataMaxBytes + 1)};
+        saved.commands = {CommandOf(Next::kRunWithData, fabrics::kTransferBytesMax + 1, fabrics::kTransferBytesMax + 1)};
       },
       [](SavedConnection& saved) { saved.commands = {CommandOf(static_cast<Next>(9), 0, 0)}; },
   };

@@ -116,7 +116,7 @@ TEST(TargetConnection, AnswersIcReqWithTheDigestsThatTheHostAsksFor) {
     const auto response = Read<IcResp>(scene.answer, 0);
     EXPECT_EQ(response.header.type, PduType::kIcResp);
     EXPECT_EQ(response.digests, digests);
-    EXPECT_EQ(response.h2c_data_max_bytes, kTargetDataMaxBytes);
+    EXPECT_EQ(response.h2c_data_max_bytes, fabrics::kTransferBytesMax);
   }
 }
 

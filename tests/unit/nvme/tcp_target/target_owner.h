@@ -34,7 +34,7 @@ struct OwnedCommand : TargetCommand {
   }
 };
 
-class TargetOwner final : public TargetConnectionOwner {
+class TargetOwner final : public fabrics::TargetQueueOwner {
  public:
   explicit TargetOwner(uint32_t commands = 64) {
     for (uint32_t i = 0; i < commands; ++i) {
