@@ -90,7 +90,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "systemd (>= 252)")
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "qemu-system-x86 (>= 1:9.1)")
+# Loaded when an RDMA adapter is asked for, by no other host.
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "qemu-system-x86 (>= 1:9.1), libibverbs1, librdmacm1, ibverbs-providers")
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 # No comment may stand in it.

@@ -54,6 +54,8 @@ librbd-dev              build   Ceph
 librados-dev            build   Ceph
 libssl-dev              build   API-over-TLS
 zlib1g-dev              build   checksums-of-pools
+libibverbs-dev          build   RDMA
+librdmacm-dev           build   RDMA
 libsqlite3-dev          build   store
 libblkid-dev            build   signatures-on-drives
 libcli11-dev            build   command-lines
@@ -93,6 +95,8 @@ libgtest-dev            unit    tests
 libgmock-dev            unit    tests
 gcovr                   test    coverage
 cryptsetup-bin          test    guest
+iproute2                test    guest
+ibverbs-providers       test    guest
 zstd                    test    guest
 sg3-utils               test    guest
 sdparm                  test    guest

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make_image.sh [fio|scsi|crypt|systemd|nvme ...]: prepares what test guests boot from, in build/guest (or $CLEAT_GUEST_DIR), without
+# make_image.sh [fio|scsi|crypt|systemd|nvme|rdma ...]: prepares what test guests boot from, in build/guest (or $CLEAT_GUEST_DIR), without
 # root. All images, or those that are named:
 #   vmlinuz             Debian's cloud kernel, unpacked from its package, never installed
 #   initramfs.cpio      busybox, the virtio and SCSI modules, e2fsprogs, blkdiscard, scripts/guest/init (always)
@@ -10,6 +10,8 @@
 #   initramfs-systemd.cpio boots what make_root.sh makes, with systemd
 #   initramfs-nvme.cpio as the first, with the kernel's NVMe driver, its NVMe/TCP host and target and virtio network cards, for vmlinuz-nvme: Linux 6.12,
 #                       whose io_uring gives drives commands; not the cloud kernel, which has no target
+#   initramfs-rdma.cpio that, with soft-RoCE (rxe), the RDMA connection manager, the kernel's NVMe/RDMA host and target, the libraries of rdma-core and
+#                       the tool rdma
 # Only what is missing or older than its inputs is made again.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,6 +21,8 @@ dir=${CLEAT_GUEST_DIR:-$root/build/guest}
 readonly modules=(virtio_pci virtio_blk virtio_scsi sd_mod sg)
 # The target asks for crc32c by its name, and a connection of its for TLS and the cipher, so that no dependency brings them.
 readonly nvme_modules=(virtio_pci virtio_blk virtio_net nvme crc32c_generic aesni_intel tls nvmet_tcp nvme_tcp)
+# rxe asks for crc32 by its name. It wants a network device other than lo: dummy0.
+readonly rdma_modules=(crc32_generic dummy rdma_rxe ib_uverbs rdma_ucm nvmet_rdma nvme_rdma)
 # Of dm-crypt alone: aes-xts is found by its name, so it has to be there before.
 readonly crypt_modules=(aesni_intel xts dm_crypt)
 # Busybox's shell prefers its own applets, so these go by other names (mke2fs knows ext4 as mkfs.ext4) or by path.
@@ -28,6 +32,10 @@ readonly sg_tools=(sg_inq sg_vpd sg_readcap sg_luns sg_opcodes sg_unmap sg_write
   sg_reset sg_modes sg_wr_mode sg_sync sg_requests sg_start sg_senddiag sg_turs sg_persist sg_get_lba_status sg_write_verify sg_raw
   sg_dd sdparm)
 readonly crypt_tools=(cryptsetup)
+readonly rdma_tools=(rdma)
+# libibverbs finds the driver of an adapter by a file of its name, which names a library beside its own.
+readonly rdma_libraries=(libibverbs.so.1 librdmacm.so.1 libibverbs/librxe-rdmav34.so)
+readonly rdma_driver=/etc/libibverbs.d/rxe.driver
 readonly scsi_tools=("${sg_tools[@]}" lsblk udevadm /usr/lib/udev/scsi_id)
 readonly udev_rules=(50-udev-default.rules 60-block.rules 60-persistent-storage.rules)
 
@@ -116,7 +124,16 @@ make_nvme_kernel() {
   if [ "$(. /etc/os-release && echo "$VERSION_ID")" = 12 ]; then package=linux-image-6.12-amd64; fi
   unpack_kernel "$package"
   copy_modules "$tree" "$version" modules-nvme "${nvme_modules[@]}"
+  copy_modules "$tree" "$version" modules-rdma "${nvme_modules[@]}" "${rdma_modules[@]}"
   take_kernel vmlinuz-nvme
+}
+
+# Copies the libraries that the file $2 loads to the same paths below $1.
+copy_libraries_of() {
+  local tree=$1 file
+  while read -r file; do
+    [ -e "$tree$file" ] || install -D "$file" "$tree$file"
+  done < <(ldd "$2" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[ \t]*\(\/[^ ]*\) (.*/\1/p')
 }
 
 # Copies programs (plain names to /bin) and the libraries they load to the same paths below $1.
@@ -129,9 +146,7 @@ copy_programs() {
       /*) install -D "$file" "$tree$name" ;;
       *) install -D "$file" "$tree/bin/$name" ;;
     esac
-    while read -r file; do
-      [ -e "$tree$file" ] || install -D "$file" "$tree$file"
-    done < <(ldd "$file" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[ \t]*\(\/[^ ]*\) (.*/\1/p')
+    copy_libraries_of "$tree" "$file"
   done
 }
 
@@ -146,6 +161,17 @@ copy_udev() {
   # The daemon is udevadm by another name.
   mkdir -p "$1/usr/lib/systemd"
   ln -s /bin/udevadm "$1/usr/lib/systemd/systemd-udevd"
+}
+
+# What programs load of rdma-core at run time.
+copy_rdma() {
+  local library
+  for library in "${rdma_libraries[@]/#//usr/lib/x86_64-linux-gnu/}"; do
+    [ -e "$library" ] || die "$library is missing: run 'make setup'"
+    install -D "$library" "$1$library"
+    copy_libraries_of "$1" "$library"
+  done
+  install -D -m 644 "$rdma_driver" "$1$rdma_driver"
 }
 
 # $1: name of the image; $2: its init; $3: folder of its modules; the rest: programs it carries.
@@ -163,6 +189,7 @@ make_initramfs() {
   done
   copy_programs "$tree" "$@"
   if [ -e "$tree/bin/udevadm" ]; then copy_udev "$tree"; fi
+  if [ -e "$tree/bin/rdma" ]; then copy_rdma "$tree"; fi
   ln -sf /proc/mounts "$tree/etc/mtab"
   (cd "$tree" && find . -print | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0) >"$dir/$name.new"
   mv "$dir/$name.new" "$dir/$name"
@@ -185,6 +212,14 @@ is_stale() {
   return 1
 }
 
+# As make_nvme_kernel, when it is needed.
+refresh_nvme_kernel() {
+  if [ ! -e "$dir/vmlinuz-nvme" ] ||
+    [ "$(cat "$dir/modules-rdma/wanted" 2>/dev/null)" != "${nvme_modules[*]} ${rdma_modules[*]}" ]; then
+    make_nvme_kernel
+  fi
+}
+
 # As make_initramfs, when it is needed.
 refresh_initramfs() {
   local name=$1
@@ -193,7 +228,7 @@ refresh_initramfs() {
   make_initramfs "$@"
 }
 
-[ $# -gt 0 ] || set -- fio scsi crypt systemd nvme
+[ $# -gt 0 ] || set -- fio scsi crypt systemd nvme rdma
 for program in busybox cpio depmod; do
   command -v "$program" >/dev/null || die "$program is missing: run 'make setup'"
 done
@@ -217,10 +252,12 @@ for image in "$@"; do
     crypt) refresh_initramfs "$name" init modules-crypt "${base_tools[@]}" "${crypt_tools[@]}" ;;
     systemd) refresh_initramfs "$name" init_systemd modules ;;
     nvme)
-      if [ ! -e "$dir/vmlinuz-nvme" ] || [ "$(cat "$dir/modules-nvme/wanted" 2>/dev/null)" != "${nvme_modules[*]}" ]; then
-        make_nvme_kernel
-      fi
+      refresh_nvme_kernel
       refresh_initramfs "$name" init modules-nvme "${base_tools[@]}"
+      ;;
+    rdma)
+      refresh_nvme_kernel
+      refresh_initramfs "$name" init modules-rdma "${base_tools[@]}" "${rdma_tools[@]}"
       ;;
     *) die "there is no image '$image'" ;;
   esac

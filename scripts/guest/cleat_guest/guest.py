@@ -45,9 +45,10 @@ FIRST_PORT_SLOT = 0x18
 FIRST_CARD_NET = 2  # 10.0.2.0/24, as QEMU's own default
 # What an image has beyond the basic tools; None: nothing.
 IMAGES = {None: "initramfs.cpio", "fio": "initramfs-fio.cpio", "scsi": "initramfs-scsi.cpio",
-          "crypt": "initramfs-crypt.cpio", "systemd": "initramfs-systemd.cpio", "nvme": "initramfs-nvme.cpio"}
+          "crypt": "initramfs-crypt.cpio", "systemd": "initramfs-systemd.cpio", "nvme": "initramfs-nvme.cpio",
+          "rdma": "initramfs-rdma.cpio"}
 # What boots with another kernel than the rest.
-KERNELS = {"nvme": "vmlinuz-nvme"}
+KERNELS = {"nvme": "vmlinuz-nvme", "rdma": "vmlinuz-nvme"}
 
 
 def _slot(number):
@@ -122,7 +123,7 @@ class Guest:
     `scsi` maps names to socket paths of SCSI controllers, whose disks come and go. QEMU goes no further than to
     them until a back end has connected to each. Other blk disks come through `listen` and `plug`. `files` maps names to raw
     images that QEMU itself serves as virtio-blk disks. `tools`: "fio", "scsi" (sg3-utils, udev), "crypt"
-    (cryptsetup), "systemd" (as PID 1; the first of `files` is the root that make_root.sh makes) or "nvme" (Linux 6.12). `nvme` maps serial
+    (cryptsetup), "systemd" (as PID 1; the first of `files` is the root that make_root.sh makes), "nvme" (Linux 6.12) or "rdma" (that, with soft-RoCE). `nvme` maps serial
     numbers to QEMU's words for NVMe drives: a dictionary with "drive", options of -drive, and "device", those of -device nvme beside
     drive, serial and id; `nvme_ports`: each has a PCI Express port of its own, and may be pulled out and plugged in again, and its "drive" is in
     the words of -blockdev. `counted`: one processor, whose clock goes by instructions, one a nanosecond. `kernel_options`:
