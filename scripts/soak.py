@@ -35,6 +35,8 @@ UPGRADES, UPGRADES_IN_CEPH = 300, 100
 NVME_STEPS, NVME_STEPS_MIN = 200, 8
 # Of a disk with writes in doubt, in a run: five seconds of a processor.
 DOUBT_SEEDS = 100_000
+# Of a target's queues over RDMA, in a run: 40 seconds of a processor.
+RDMA_SEEDS = 100_000
 # Of runs on Ceph disks, when targets get as long as above.
 CEPH_OPERATIONS = 5000
 CEPH_IMAGES = 500
@@ -268,6 +270,8 @@ def main():
         "sim_host": ({}, ["--seed", "{seed}", "--seeds", str(hosts)], hosts),
         "nvme_doubt_model_test": ({"CLEAT_DOUBT_SEED": "{seed}", "CLEAT_DOUBT_SEEDS": str(DOUBT_SEEDS)},
                                   ["--gtest_filter=DoubtModel.NoRandomScheduleIsWrong"], DOUBT_SEEDS),
+        "sim_rdma_target": ({"CLEAT_RDMA_SEED": "{seed}", "CLEAT_RDMA_SEEDS": str(RDMA_SEEDS)},
+                            ["--gtest_filter=RdmaTargetSeeds.AnySeed"], RDMA_SEEDS),
         "system_operations_test": ({"CLEAT_TEST_SEED": "{seed}", "CLEAT_TEST_OPERATIONS": operations}, [], 1),
     }
     ceph = {"CLEAT_CEPH_SEED": "{seed}",

@@ -38,6 +38,8 @@ class TargetCommand {
   std::span<const block::Segment> data;
 
   // ---- The transport's, for the owner to read
+  // `entry.data` says, whatever the transport, how many bytes there are, and whether they came along (kSglInCapsule) or the transport brings them
+  // (kSglByTransport).
   SubmissionEntry entry;
   uint32_t data_bytes = 0;  // that the command moves, as its descriptor says
   bool in_capsule = false;  // they came along with it
@@ -67,7 +69,7 @@ class TargetCommand {
   }
 
  private:
-  static constexpr size_t kWireBytes = 192;
+  static constexpr size_t kWireBytes = 400;  // 16 descriptors of a host over RDMA, and what is beside them
   alignas(uint64_t) std::byte wire_[kWireBytes];
 };
 

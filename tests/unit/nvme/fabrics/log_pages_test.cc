@@ -134,6 +134,16 @@ TEST(DiscoveryLog, ARecordSaysWhereASubsystemIs) {
   EXPECT_EQ(TextOfAddress(*parsed.records[0].address), "10.0.0.1:4420");
 }
 
+TEST(DiscoveryLog, ARecordOfRdmaHasAnAddressOfRdmaAndNoTls) {
+  Bytes log = DiscoveryBytes(9, 1);
+  log[1024] = static_cast<uint8_t>(TransportType::kRdma);
+  log[1024 + 768] = 1;  // RDMA_QPTYPE: where TCP has SECTYPE
+  const DiscoveryLog parsed = ParseDiscoveryLog(log, "a").value();
+  ASSERT_EQ(parsed.records.size(), 1U);
+  EXPECT_EQ(TextOfAddress(*parsed.records[0].address), "rdma://10.0.0.1:4420");
+  EXPECT_FALSE(parsed.records[0].tls);
+}
+
 TEST(DiscoveryLog, ADamagedRecordIsSkippedAndItsFieldNamed) {
   const auto why = [](size_t offset, uint8_t value) {
     Bytes log = DiscoveryBytes(9, 3);

@@ -55,6 +55,28 @@ TEST(TransportAddress, LiteralsAreReadAndWritten) {
   EXPECT_EQ(TextOfAddress(ParseTransportAddress("[::1]", kDiscoveryPort).value()), "[::1]:8009");
 }
 
+TEST(TransportAddress, TheTransportIsReadAndWrittenWhereAnyIsMeant) {
+  const TransportAddress rdma = ParseAddressOfAnyTransport("rdma://10.0.0.1:4421").value();
+  EXPECT_EQ(rdma.transport, TransportType::kRdma);
+  EXPECT_EQ(rdma.port, 4421);
+  EXPECT_EQ(TextOfAddress(rdma), "rdma://10.0.0.1:4421");
+  EXPECT_EQ(TextOfAddress(ParseAddressOfAnyTransport("rdma://10.0.0.1").value()), "rdma://10.0.0.1:4420");
+  EXPECT_EQ(TextOfAddress(ParseAddressOfAnyTransport("rdma://[fd00:0::1]").value()), "rdma://[fd00::1]:4420");
+  const TransportAddress tcp = ParseAddressOfAnyTransport("10.0.0.1:4421").value();
+  EXPECT_EQ(tcp, ParseTransportAddress("10.0.0.1:4421").value());
+  EXPECT_NE(tcp, rdma) << "they are two";
+  for (const char* text : {"", "rdma://", "rdma:10.0.0.1", "rdma:///10.0.0.1", "rdma://10.0.0.1:0",
+                           "rdma://::1", "rdma://target:4420", "rdma://rdma://10.0.0.1", "RDMA://10.0.0.1",
+                           "tcp://10.0.0.1", " rdma://10.0.0.1", "rdma://10.0.0.1/"}) {
+    EXPECT_FALSE(ParseAddressOfAnyTransport(text).ok()) << text;
+  }
+}
+
+TEST(TransportAddress, WhereTcpAloneIsMeantRdmaIsRefused) {
+  for (const char* text : {"rdma://10.0.0.1:4420", "rdma://10.0.0.1", "rdma://[fd00::1]:4420"})
+    EXPECT_FALSE(ParseTransportAddress(text).ok()) << text;
+}
+
 TEST(TransportAddress, WhatIsNoLiteralIsRefused) {
   for (const char* text :
        {"", ":", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:44x", "10.0.0:1", "target:4420",
@@ -73,6 +95,10 @@ TEST(Names, AnyBytesAreReadOrRefused) {
     (void)ParseUuid(text);
     if (auto address = ParseTransportAddress(text)) {
       ASSERT_EQ(ParseTransportAddress(TextOfAddress(*address)).value(), *address) << text;
+    }
+    const std::string scheme = random.Chance(1, 2) ? "rdma://" : "rdma:/";
+    if (auto address = ParseAddressOfAnyTransport(scheme + text)) {
+      ASSERT_EQ(ParseAddressOfAnyTransport(TextOfAddress(*address)).value(), *address) << text;
     }
   }
 }

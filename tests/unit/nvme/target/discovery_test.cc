@@ -36,7 +36,12 @@ std::vector<std::string> Where(const DiscoveryLog& log, std::string_view nqn) {
 }
 
 fabrics::TransportAddress Address(std::string_view text) {
-  return *fabrics::ParseTransportAddress(text);
+  return *fabrics::ParseAddressOfAnyTransport(text);
+}
+
+std::vector<uint8_t> BytesOf(Rig& rig, TargetController& controller, size_t records) {
+  const auto bytes = static_cast<uint32_t>(1024 * (1 + records));
+  return rig.Read(controller, GetLogPage(LogPage::kDiscovery, 0, bytes), bytes);
 }
 
 TEST(TargetDiscovery, EachHostSeesWhatItMayUse) {
@@ -108,6 +113,49 @@ TEST(TargetDiscovery, AWildcardIsTheAddressByWhichTheHostCame) {
   rig.local = Address("[fd00::5]:8009");
   EXPECT_EQ(Where(LogOf(rig, rig.Live(fabrics::kDiscoveryNqn)), kSecond),
             (std::vector<std::string>{"[fd00::5]:4440", "10.0.0.1:4430"}));
+}
+
+TEST(TargetDiscovery, AnAddressOverRdmaSaysHowItIsReached) {
+  Rig rig;
+  SubsystemConfig config = ConfigOf(kSecond);
+  config.addresses = {Address("10.0.0.1:4420"), Address("rdma://10.0.0.1:4420"),
+                      Address("rdma://[fd00::1]:4421")};
+  ASSERT_TRUE(rig.target.Add(config));
+  TargetController& controller = rig.Live(fabrics::kDiscoveryNqn);
+  const DiscoveryLog log = LogOf(rig, controller);
+  EXPECT_EQ(Where(log, kSecond),
+            (std::vector<std::string>{"10.0.0.1:4420", "rdma://10.0.0.1:4420", "rdma://[fd00::1]:4421"}));
+  ASSERT_EQ(log.records.size(), 5U);
+  EXPECT_EQ(log.records[3].secure_channel, fabrics::SecureChannel::kNotSaid);
+  EXPECT_TRUE(log.records[3].flow_control_optional);
+  const std::vector<uint8_t> bytes = BytesOf(rig, controller, 5);
+  const auto record = [&](size_t index) { return std::span(bytes).subspan(1024 * (1 + index), 1024); };
+  EXPECT_EQ(record(2)[0], 3) << "TRTYPE: TCP";
+  EXPECT_EQ(record(2)[768], 0) << "SECTYPE: none";
+  for (const size_t index : {3U, 4U}) {
+    EXPECT_EQ(record(index)[0], 1) << "TRTYPE: RDMA";
+    EXPECT_EQ(record(index)[768], 1) << "RDMA_QPTYPE: reliable connected";
+    EXPECT_EQ(record(index)[769], 1) << "RDMA_PRTYPE: not said";
+    EXPECT_EQ(record(index)[770], 1) << "RDMA_CMS: the RDMA connection manager";
+    EXPECT_TRUE(std::ranges::all_of(record(index).subspan(771), [](uint8_t byte) { return byte == 0; }));
+  }
+  EXPECT_EQ(record(3)[1], 1) << "ADRFAM";
+  EXPECT_EQ(record(4)[1], 2);
+  const std::string_view traddr = "fd00::1";
+  EXPECT_TRUE(std::equal(traddr.begin(), traddr.end(), record(4).begin() + 512)) << "without a scheme";
+}
+
+// By whichever transport a host asks, it hears of both: nvme connect-all takes the records that have its own.
+TEST(TargetDiscovery, TheServiceIsReadOverRdmaToo) {
+  Rig rig;
+  SubsystemConfig config = ConfigOf(kSecond);
+  config.addresses = {Address("0.0.0.0:4430"), Address("rdma://10.0.0.1:4420")};
+  ASSERT_TRUE(rig.target.Add(config));
+  rig.local = Address("rdma://10.0.0.1:4420");
+  const DiscoveryLog log = LogOf(rig, rig.Live(fabrics::kDiscoveryNqn));
+  EXPECT_EQ(log.records[0].kind, DiscoveredKind::kThisService);
+  EXPECT_EQ(log.records[0].address, rig.local);
+  EXPECT_EQ(Where(log, kSecond), (std::vector<std::string>{"10.0.0.1:4430", "rdma://10.0.0.1:4420"}));
 }
 
 TEST(TargetDiscovery, AHostIsToldWhenWhatItSeesChanges) {

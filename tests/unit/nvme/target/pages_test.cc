@@ -93,6 +93,35 @@ TEST(TargetPages, TheControllerIsWhatOurInitiatorReads) {
   EXPECT_EQ(page[1802], 0) << "FCATT: controllers are made for who comes";
 }
 
+// A host reads it before its first I/O command: how it says where data is, and how much it may send along.
+TEST(TargetPages, WhoComesByRdmaIsOfferedKeyedDescriptorsAndWhatItsCapsulesHold) {
+  Rig rig({.tcp = {.in_capsule_bytes = 16384}});
+  rig.local.transport = fabrics::TransportType::kRdma;
+  const Bytes page = rig.Read(rig.Live(), Identify(IdentifyCns::kController, 0), kIdentifyBytes);
+  const auto info = fabrics::ParseFabrics(IdentifyData(page), "it");
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->in_capsule_bytes, 4096U);
+  EXPECT_EQ(info->response_bytes, 16U);
+  EXPECT_EQ(info->descriptors_max, 16U);
+  EXPECT_EQ(At<uint32_t>(page, 536), 1U | 1U << 2 | 1U << 20) << "SGLS: keyed, and offsets in the capsule";
+  EXPECT_EQ(At<uint32_t>(page, 1792), (64U + 4096) / 16) << "IOCCSZ";
+  EXPECT_EQ(At<uint32_t>(page, 1796), 1U) << "IORCSZ";
+  EXPECT_EQ(At<uint16_t>(page, 1800), 0) << "ICDOFF";
+  EXPECT_EQ(page[1803], 16) << "MSDBD";
+
+  const Bytes discovery =
+      rig.Read(rig.Live(fabrics::kDiscoveryNqn), Identify(IdentifyCns::kController, 0), kIdentifyBytes);
+  EXPECT_EQ(At<uint32_t>(discovery, 536), 1U | 1U << 2 | 1U << 20);
+  EXPECT_EQ(At<uint32_t>(discovery, 1792), 4U) << "it has no I/O queues";
+  EXPECT_EQ(discovery[1803], 16);
+  // One target, and a host that comes by the other transport beside it.
+  rig.local = kLocal;
+  const Bytes tcp = rig.Read(rig.Live(), Identify(IdentifyCns::kController, 0), kIdentifyBytes);
+  EXPECT_EQ(At<uint32_t>(tcp, 536), 1U | 1U << 20 | 1U << 21);
+  EXPECT_EQ(At<uint32_t>(tcp, 1792), (64U + 16384) / 16);
+  EXPECT_EQ(tcp[1803], 1);
+}
+
 TEST(TargetPages, WhatNoNamespaceHasTheControllerHasNot) {
   Scene scene;
   NamespaceShape shape = Shape();

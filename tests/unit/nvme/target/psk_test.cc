@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "nvme/fabrics/log_pages.h"
 #include "tests/unit/nvme/target/rig.h"
 
 namespace cleat::nvme::target::psk_test {
@@ -151,6 +152,37 @@ TEST(TargetPsk, LetsNoHostInByAKeyThatWasReplacedSinceItsHandshake) {
   const Connected connected = rig.Connect(ConnectCapsule(0, kSubsystem, kHost));
   ASSERT_TRUE(connected.answer.ok()) << "it is the same key, unwrapped anew";
   rig.target.End(*connected.controller);
+}
+
+// There is no TLS over RDMA.
+TEST(TargetPsk, AHostWithAKeyIsNeitherOfferedRdmaNorLetInByIt) {
+  Rig rig;
+  SubsystemConfig config = ConfigOf(kSecond);
+  fabrics::TransportAddress rdma = kLocal;
+  rdma.transport = fabrics::TransportType::kRdma;
+  config.addresses = {rdma, kLocal};
+  config.hosts = {With(kSha256), HostAccess::Named(kOtherHost)};
+  ASSERT_TRUE(rig.target.Add(config));
+  const auto offered = [&](std::string_view host) {
+    TargetController& controller = rig.Live(fabrics::kDiscoveryNqn, host);
+    const auto log = fabrics::ParseDiscoveryLog(
+        rig.Read(controller, GetLogPage(LogPage::kDiscovery, 0, 8192), 8192), "it");
+    EXPECT_TRUE(log);
+    std::vector<fabrics::TransportType> transports;
+    for (const fabrics::DiscoveryRecord& record : log->records) {
+      if (record.subsystem_nqn == kSecond) transports.push_back(record.address->transport);
+    }
+    return transports;
+  };
+  using fabrics::TransportType;
+  EXPECT_EQ(offered(kHost), std::vector{TransportType::kTcp});
+  EXPECT_EQ(offered(kOtherHost), (std::vector{TransportType::kRdma, TransportType::kTcp}));
+  rig.local = rdma;
+  EXPECT_EQ(offered(kHost), std::vector{TransportType::kTcp}) << "asked over RDMA, too";
+  EXPECT_EQ(rig.Connect(ConnectCapsule(0, kSecond, kHost)).answer.status, kInvalidHost);
+  const Connected other = rig.Connect(ConnectCapsule(0, kSecond, kOtherHost));
+  ASSERT_TRUE(other.answer.ok());
+  rig.target.End(*other.controller);
 }
 
 TEST(TargetPsk, LetsHostsAskTheDiscoveryServiceInPlainTcpOrByAKeyForIt) {

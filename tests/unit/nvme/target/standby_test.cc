@@ -72,6 +72,31 @@ TEST(TargetStandby, ItIsReachedByItsStandbyAddressesAlone) {
   rig.Live(config.nqn);
 }
 
+TEST(TargetStandby, TheSameNumbersOverTheOtherTransportAreAnotherAddress) {
+  Rig rig;
+  SubsystemConfig config = ConfigOf("nqn.2024-01.com.example:standing-by");
+  fabrics::TransportAddress rdma = kLocal;
+  rdma.transport = fabrics::TransportType::kRdma;
+  fabrics::TransportAddress any = kLocal;
+  any.address = {};
+  any.port = 4421;
+  config.standby_addresses = {rdma, any};
+  ASSERT_TRUE(rig.target.Add(config));
+  ASSERT_TRUE(rig.target.SetAna(config.nqn, AnaState::kInaccessible));
+  const auto reached_at = [&](fabrics::TransportType transport, uint16_t port) {
+    rig.local.transport = transport;
+    rig.local.port = port;
+    const Connected connected = rig.Connect(ConnectCapsule(0, config.nqn));
+    if (connected.controller != nullptr) rig.target.End(*connected.controller);
+    return connected.answer.ok();
+  };
+  EXPECT_TRUE(reached_at(fabrics::TransportType::kRdma, 4420));
+  EXPECT_FALSE(reached_at(fabrics::TransportType::kTcp, 4420)) << "where another engine may listen";
+  EXPECT_TRUE(reached_at(fabrics::TransportType::kTcp, 4421));
+  EXPECT_FALSE(reached_at(fabrics::TransportType::kRdma, 4421))
+      << "all of TCP's addresses are none of RDMA's";
+}
+
 TEST(TargetStandby, AHostIsToldOnceWhenAllBecomeOptimized) {
   Rig rig;
   ASSERT_TRUE(rig.target.PutNamespace(kSubsystem, 5, Another()));

@@ -392,7 +392,8 @@ TEST(ConnectionHandOverTest, WhatNoConnectionCanHaveIsRefused) {
         saved.commands[0].in_capsule = true;
       },
       [](SavedConnection& saved) {
-        saved.commands = {CommandOf(Next::kRunWithData, fabrics::kTransferBytesMax + 1, fabrics::kTransferBytesMax + 1)};
+        saved.commands = {
+            CommandOf(Next::kRunWithData, fabrics::kTransferBytesMax + 1, fabrics::kTransferBytesMax + 1)};
       },
       [](SavedConnection& saved) { saved.commands = {CommandOf(static_cast<Next>(9), 0, 0)}; },
   };
