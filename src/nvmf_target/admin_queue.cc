@@ -142,7 +142,25 @@ void AdminQueue::Reply(AdminCommand& command, const Answer& answer) {
   transport_->Wake();
 }
 
+// nullopt: the host says of its queue what it said when it made the connection, if it said anything then.
+std::optional<Answer> AdminQueue::WhyNotAsAnnounced(const SubmissionEntry& connect) const {
+  constexpr uint16_t kInvalidParameters = 1U << 14 | 1U << 8 | nvme::fabrics::kInvalidParameters;
+  constexpr uint32_t kQueueIdAt = 42, kQueueSizeAt = 44;  // base 2.0, 6.3
+  const auto& announced = transport_->traits().announced;
+  if (!announced) return std::nullopt;
+  if (connect.cdw10 >> 16 != announced->queue_id)
+    return Answer{.result = kQueueIdAt, .status = kInvalidParameters, .data = {}};
+  if ((connect.cdw11 & 0xffffU) + 1 > announced->entries)
+    return Answer{.result = kQueueSizeAt, .status = kInvalidParameters, .data = {}};
+  return std::nullopt;
+}
+
 void AdminQueue::Connect(AdminCommand& command) {
+  if (const auto refusal = WhyNotAsAnnounced(command.entry)) {
+    spdlog::debug("{}: Connect for another queue than its connection was made for", peer_);
+    ends_when_sent_ = true;
+    return Reply(command, *refusal);
+  }
   const auto connected = host_.target().Connect(command.entry, DataOf(command), local_, transport_->secured(),
                                                 *this, host_.control().now_ns());
   if (!connected.answer.ok()) {
@@ -153,9 +171,10 @@ void AdminQueue::Connect(AdminCommand& command) {
   connect_over_.Cancel();
   if (connected.queue_id == 0) {
     controller_ = connected.controller;
-    queue_->BecomeQueue(connected.entries, connected.flow_control, nvme::tcp::kAdminInCapsuleBytes);
+    queue_->BecomeQueue(connected.entries, connected.flow_control, AdminInCapsuleBytes());
   } else {
-    queue_->BecomeQueue(connected.entries, connected.flow_control, host_.in_capsule_bytes());
+    queue_->BecomeQueue(connected.entries, connected.flow_control,
+                        host_.OfferOf(local_.transport).in_capsule_bytes);
     moves_to_ = static_cast<AdminQueue*>(&connected.controller->owner());
     moves_to_->coming_.insert(this);
     queue_id_ = connected.queue_id;
@@ -167,6 +186,11 @@ void AdminQueue::Connect(AdminCommand& command) {
     BeginLogin(connected.proof);
   }
   Reply(command, connected.answer);
+}
+
+// Hosts over TCP may bring along what admin commands have (TCP transport 1.0, 3.3.1); over RDMA their capsules are as large as their entry.
+uint32_t AdminQueue::AdminInCapsuleBytes() const {
+  return local_.transport == nvme::fabrics::TransportType::kTcp ? nvme::tcp::kAdminInCapsuleBytes : 0;
 }
 
 void AdminQueue::LetIn() {
@@ -283,8 +307,7 @@ void AdminQueue::MoveToAssociation() {
 }
 
 void AdminQueue::AddQueue(uint16_t queue_id, Parts of_queue, std::vector<nvme::tcp::SavedCommand> commands) {
-  const AdminQueueHost::Place place =
-      host_.PlaceOf(*controller_, queue_id, of_queue.transport->incoming_cpu());
+  const AdminQueueHost::Place place = host_.PlaceOf(*controller_, queue_id, *of_queue.transport);
   IoQueue::Parts parts{
       .control = host_.control(),
       .port = place.port,

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -45,10 +46,10 @@ class AdminQueueHost {
     SubsystemPort& subsystem;
     std::shared_ptr<void> claim;  // kept as long as the queue is there
   };
-  // `incoming_cpu`: of its connection (placement.h).
+  // `transport`: which may have a reactor, or a core that is best for it (placement.h).
   virtual Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id,
-                        int incoming_cpu) = 0;
-  virtual uint32_t in_capsule_bytes() const = 0;
+                        const QueueTransport& transport) = 0;
+  virtual const nvme::target::TransportOffer& OfferOf(nvme::fabrics::TransportType transport) const = 0;
   // A command of reservations of one of the controller's I/O queues. Where there are none, no such command comes.
   virtual bool has_reservations() const = 0;
   virtual void Execute(const nvme::target::TargetController& controller, ReservationCall call) = 0;
@@ -166,6 +167,7 @@ class AdminQueue final : private nvme::fabrics::TargetQueueOwner,
   static std::span<const uint8_t> DataOf(const AdminCommand& command);
   void Execute(AdminCommand& command);
   void Connect(AdminCommand& command);
+  std::optional<nvme::target::Answer> WhyNotAsAnnounced(const nvme::fabrics::SubmissionEntry& connect) const;
   bool MayTake() const;
   // The controller that its Connect has asked for.
   const nvme::target::TargetController& asked() const {
@@ -177,6 +179,7 @@ class AdminQueue final : private nvme::fabrics::TargetQueueOwner,
   // The host is believed: its association begins, or its I/O queue may move there. An error: this comes too late.
   cleat::Status Admit();
   void LetIn();
+  uint32_t AdminInCapsuleBytes() const;
   void Reply(AdminCommand& command, const nvme::target::Answer& answer);
   // Of an I/O queue: the association that it belongs to takes it over, once the answer to its Connect has left.
   void MoveToAssociation();

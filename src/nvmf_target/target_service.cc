@@ -17,6 +17,7 @@ namespace cleat::nvmf_target {
 using nvme::fabrics::AnaState;
 using nvme::fabrics::TextOfAddress;
 using nvme::fabrics::TransportAddress;
+using nvme::fabrics::TransportType;
 
 namespace {
 
@@ -29,6 +30,7 @@ constexpr uint64_t kTickLeastNs = 50 * kNsPerMs;
 nvme::target::TargetLimits Limits(bool reservations) {
   nvme::target::TargetLimits limits;
   limits.tcp.in_capsule_bytes = kInCapsuleBytes;
+  limits.rdma.in_capsule_bytes = RdmaPort::kInCapsuleBytes;
   limits.transfer_bytes_max = nvme::fabrics::kTransferBytesMax;
   limits.queue_entries_max = kQueueEntriesMax;
   limits.features.reservations = reservations;
@@ -51,8 +53,10 @@ TargetService::TargetService(Reactor& control, DescriptorBudget* descriptors, St
       tuning_(tuning),
       port_limits_(port_limits),
       reservation_store_(reservations),
-      target_(Limits(reservations != nullptr), kVersion, &DrawNumber),
+      limits_(Limits(reservations != nullptr)),
+      target_(limits_, kVersion, &DrawNumber),
       receive_buffer_(kReceiveBufferBytes),
+      rdma_(control, *this),
       changed_(control) {}
 
 TargetService::~TargetService() {
@@ -104,7 +108,7 @@ Status TargetService::Show(Shown& shown, std::span<const TransportAddress> where
     if (space.reservation != nullptr)
       (void)target_.SetReservationPersists(nqn, nsid, space.reservation->reservation().persists);
   }
-  Status listening = Listen(where, addresses);
+  Status listening = Listen(shown, where, addresses);
   if (!listening.ok()) (void)target_.Remove(nqn);
   return listening;
 }
@@ -152,7 +156,7 @@ Status TargetService::Serve(const std::string& nqn, Addresses addresses,
   Shown& shown = *Find(nqn);
   if (shown.served) return Ok{};
   if (shown.stands_by) {
-    CLEAT_TRY(Listen(shown.config.addresses, addresses));
+    CLEAT_TRY(Listen(shown, shown.config.addresses, addresses));
     StopListening(shown.config.standby_addresses);
   } else {
     CLEAT_TRY(Show(shown, shown.config.addresses, addresses, AnaState::kOptimized));
@@ -290,20 +294,17 @@ Task<void> TargetService::RemoveNamespace(std::string nqn, uint32_t nsid) {
 
 // ---- Listening
 
-Status TargetService::Listen(std::span<const TransportAddress> where, Addresses addresses) {
+Status TargetService::Listen(const Shown& shown, std::span<const TransportAddress> where,
+                             Addresses addresses) {
   size_t done = 0;
   for (const TransportAddress& address : where) {
     Listening& listening = listeners_[TextOfAddress(address)];
-    if (listening.listener == nullptr) {
-      listening.listener =
-          std::make_unique<Listener>(control_, [this](Accepted accepted) { Accept(std::move(accepted)); });
-      if (Status listens = listening.listener->Listen(address, addresses == Addresses::kShared);
-          !listens.ok()) {
+    if (listening.subsystems == 0) {
+      if (Status listens = ListenAt(shown, address, addresses, listening); !listens.ok()) {
         listeners_.erase(TextOfAddress(address));
         StopListening(where.first(done));
         return listens;
       }
-      spdlog::info("{}: listens for NVMe/TCP hosts", TextOfAddress(address));
     }
     ++listening.subsystems;
     ++done;
@@ -311,17 +312,39 @@ Status TargetService::Listen(std::span<const TransportAddress> where, Addresses 
   return Ok{};
 }
 
+Status TargetService::ListenAt(const Shown& shown, const TransportAddress& address, Addresses addresses,
+                               Listening& listening) {
+  if (address.transport == TransportType::kRdma)
+    return rdma_.Listen(address, shown.reactors, addresses == Addresses::kShared);
+  listening.listener =
+      std::make_unique<Listener>(control_, [this](Accepted accepted) { Accept(std::move(accepted)); });
+  CLEAT_TRY(listening.listener->Listen(address, addresses == Addresses::kShared));
+  spdlog::info("{}: listens for NVMe/TCP hosts", TextOfAddress(address));
+  return Ok{};
+}
+
 void TargetService::StopListening(std::span<const TransportAddress> addresses) {
   for (const TransportAddress& address : addresses) {
     const auto found = listeners_.find(TextOfAddress(address));
-    if (--found->second.subsystems == 0) listeners_.erase(found);
+    if (--found->second.subsystems > 0) continue;
+    listeners_.erase(found);
+    if (address.transport == TransportType::kRdma) rdma_.StopListening(address);
   }
 }
 
 bool TargetService::MayAccept(const TransportAddress& peer) const {
   const auto of_one = unknown_of_one_.find(PeerOf(peer));
+  const size_t of_one_max = peer.transport == TransportType::kRdma ? kUnknownRdmaOfOneMax : kUnknownOfOneMax;
   return connections_.size() + io_queues_ < kConnectionsMax && unknown_ < kUnknownMax &&
-         (of_one == unknown_of_one_.end() || of_one->second < kUnknownOfOneMax);
+         (of_one == unknown_of_one_.end() || of_one->second < of_one_max);
+}
+
+std::optional<DescriptorBudget::Reservation> TargetService::DescriptorFor(const std::string& peer) {
+  if (descriptors_ == nullptr) return DescriptorBudget::Reservation();
+  auto reserved = descriptors_->Reserve(1, peer);
+  if (reserved.ok()) return std::move(reserved).value();
+  spdlog::debug("{}: closed: {}", peer, reserved.error().message);
+  return std::nullopt;
 }
 
 void TargetService::Accept(Accepted accepted) {
@@ -330,25 +353,28 @@ void TargetService::Accept(Accepted accepted) {
     spdlog::debug("{}: closed: there are too many connections", peer);
     return;
   }
-  DescriptorBudget::Reservation descriptor;
-  if (descriptors_ != nullptr) {
-    auto reserved = descriptors_->Reserve(1, peer);
-    if (!reserved.ok()) {
-      spdlog::debug("{}: closed: {}", peer, reserved.error().message);
-      return;
-    }
-    descriptor = std::move(reserved).value();
-  }
-  ++unknown_;
-  ++unknown_of_one_[PeerOf(accepted.peer)];
-  AdminQueueHost& host = *this;
+  auto descriptor = DescriptorFor(peer);
+  if (!descriptor) return;
   auto transport =
       std::make_unique<TargetStream>(std::move(accepted.fd), peer, tuning_,
                                      [this](std::string_view identity) { return target_.KeyFor(identity); });
-  AdminQueue::Parts parts{.transport = std::move(transport),
-                          .local = accepted.local,
-                          .peer = accepted.peer,
-                          .descriptor = std::move(descriptor)};
+  Accept(AdminQueue::Parts{.transport = std::move(transport),
+                           .local = accepted.local,
+                           .peer = accepted.peer,
+                           .descriptor = std::move(*descriptor)});
+}
+
+// Queue pairs have no descriptor of their own.
+void TargetService::RdmaAccepted(std::unique_ptr<QueueTransport> transport, const TransportAddress& local,
+                                 const TransportAddress& peer) {
+  Accept(
+      AdminQueue::Parts{.transport = std::move(transport), .local = local, .peer = peer, .descriptor = {}});
+}
+
+void TargetService::Accept(AdminQueue::Parts parts) {
+  ++unknown_;
+  ++unknown_of_one_[PeerOf(parts.peer)];
+  AdminQueueHost& host = *this;
   auto queue = std::make_unique<AdminQueue>(host, std::move(parts));
   AdminQueue& started = *queue;
   connections_.emplace(&started, std::move(queue));
@@ -370,23 +396,24 @@ IoPort& TargetService::PortOf(Reactor& reactor) {
 }
 
 AdminQueueHost::Place TargetService::PlaceOf(const nvme::target::TargetController& controller,
-                                             uint16_t queue_id, int incoming_cpu) {
+                                             uint16_t queue_id, const QueueTransport& transport) {
   Shown& shown = *Find(controller.subsystem()->config().nqn);
   std::vector<ReactorLoad> loads;
   for (Reactor* const reactor : shown.reactors)
     loads.push_back({PortOf(*reactor).cpu(), queues_on_[reactor]});
   // One host's queues on all reactors in turn; several hosts' first queues on different ones.
   const size_t in_turn = (size_t{controller.id()} + queue_id) % shown.reactors.size();
-  Reactor* const reactor =
-      shown.reactors[ChooseReactor(loads, tuning_.follows_packets ? incoming_cpu : kAnyCpu, in_turn)];
+  const int cpu = tuning_.follows_packets ? transport.incoming_cpu() : kAnyCpu;
+  Reactor* const fixed = transport.traits().reactor;
+  Reactor* const reactor = fixed != nullptr ? fixed : shown.reactors[ChooseReactor(loads, cpu, in_turn)];
   uint32_t& queues = queues_on_[reactor];
   ++queues;
   return {PortOf(*reactor), *shown.ports.at(reactor),
           std::shared_ptr<void>(&queues, [](void* count) { --*static_cast<uint32_t*>(count); })};
 }
 
-uint32_t TargetService::in_capsule_bytes() const {
-  return kInCapsuleBytes;
+const nvme::target::TransportOffer& TargetService::OfferOf(TransportType transport) const {
+  return limits_.OfferOf(transport);
 }
 
 // nullptr: of the discovery service, or of a subsystem that is gone.
@@ -508,11 +535,13 @@ void TargetService::TickTimer::Fire(Timer& timer) {
 
 Task<void> TargetService::Close() {
   CLEAT_CHECK(subsystems_.empty() && listeners_.empty());
+  co_await rdma_.StopAccepting();
   const Error reason(ErrorCode::kUnavailable, "the engine ends");
   std::vector<AdminQueue*> left;
   for (const auto& [queue, connection] : connections_) left.push_back(queue);
   for (AdminQueue* const queue : left) queue->Close(reason);
   while (!connections_.empty()) co_await changed_.Wait();
+  co_await rdma_.Close();
   for (auto& [reactor, port] : ports_) {
     co_await reactor->Enter();
     port->Stop();

@@ -31,6 +31,7 @@
 #include "nvmf_target/admin_queue.h"
 #include "nvmf_target/hand_over/saved_association.h"
 #include "nvmf_target/io/io_port.h"
+#include "nvmf_target/rdma/rdma_listeners.h"
 #include "nvmf_target/reservations/reservation_keeper.h"
 #include "nvmf_target/reservations/reservation_store.h"
 #include "nvmf_target/socket/listener.h"
@@ -42,7 +43,7 @@
 
 namespace cleat::nvmf_target {
 
-class TargetService final : private AdminQueueHost {
+class TargetService final : private AdminQueueHost, private RdmaHostsOwner {
  public:
   // Hosts that come and go are in the log, so many at most in a time: one that does nothing else must not fill it.
   static constexpr uint32_t kLogLinesMax = 32;
@@ -51,6 +52,8 @@ class TargetService final : private AdminQueueHost {
   static constexpr size_t kConnectionsMax = 8192;
   static constexpr size_t kUnknownMax = 1024;
   static constexpr size_t kUnknownOfOneMax = 256;
+  static constexpr size_t kUnknownRdmaOfOneMax =
+      16;  // of those over RDMA, each of which has memory for all of its entries
   // Of a line of the target's own, not the one of the engine's own paths: strangers that keep it busy delay no disk of this engine's.
   static constexpr uint32_t kLoginThreads = 1;
 
@@ -127,7 +130,7 @@ class TargetService final : private AdminQueueHost {
     bool in_target() const { return served || stands_by; }
   };
   struct Listening {
-    std::unique_ptr<Listener> listener;
+    std::unique_ptr<Listener> listener;  // nullptr: RdmaListeners has it
     uint32_t subsystems = 0;
   };
   // What changes within that time is told once: hosts may come and go a thousand times a second.
@@ -143,6 +146,11 @@ class TargetService final : private AdminQueueHost {
     TargetService& service;
   };
 
+  // RdmaHostsOwner
+  bool MayAccept(const nvme::fabrics::TransportAddress& peer) const override;
+  IoPort& PortOf(Reactor& reactor) override;
+  void RdmaAccepted(std::unique_ptr<QueueTransport> transport, const nvme::fabrics::TransportAddress& local,
+                    const nvme::fabrics::TransportAddress& peer) override;
   // AdminQueueHost
   Reactor& control() override { return control_; }
   nvme::target::Target& target() override { return target_; }
@@ -152,8 +160,8 @@ class TargetService final : private AdminQueueHost {
                    const std::string& reason) override;
   bool keeps_data() const override { return tuning_.keeps_data; }
   Place PlaceOf(const nvme::target::TargetController& controller, uint16_t queue_id,
-                int incoming_cpu) override;
-  uint32_t in_capsule_bytes() const override;
+                const QueueTransport& transport) override;
+  const nvme::target::TransportOffer& OfferOf(nvme::fabrics::TransportType transport) const override;
   bool has_reservations() const override { return reservation_store_ != nullptr; }
   void Execute(const nvme::target::TargetController& controller, ReservationCall call) override;
   void StartQueue(const nvme::target::TargetController& controller, std::shared_ptr<IoQueue> queue) override;
@@ -182,11 +190,15 @@ class TargetService final : private AdminQueueHost {
   static void PostPathStatus(const Shown& shown, nvme::fabrics::AnaState ana);
   Task<void> BecomeInaccessible(const Shown& shown);
   void PostCounters(const Shown& shown);
-  Status Listen(std::span<const nvme::fabrics::TransportAddress> where, Addresses addresses);
-  bool MayAccept(const nvme::fabrics::TransportAddress& peer) const;
+  Status Listen(const Shown& shown, std::span<const nvme::fabrics::TransportAddress> where,
+                Addresses addresses);
+  Status ListenAt(const Shown& shown, const nvme::fabrics::TransportAddress& address, Addresses addresses,
+                  Listening& listening);
   void StopListening(std::span<const nvme::fabrics::TransportAddress> addresses);
   void Accept(Accepted accepted);
-  IoPort& PortOf(Reactor& reactor);
+  void Accept(AdminQueue::Parts parts);
+  // Of its socket. nullopt: there are too many.
+  std::optional<DescriptorBudget::Reservation> DescriptorFor(const std::string& peer);
   bool AnyQueueOf(const std::string& nqn) const;
   // Whether something is done to all of the subsystem's I/O queues just now.
   bool StartsLater(const std::string& nqn) const;
@@ -213,6 +225,7 @@ class TargetService final : private AdminQueueHost {
   const StreamTuning tuning_;
   const PortLimits port_limits_;
   ReservationStore* const reservation_store_;
+  const nvme::target::TargetLimits limits_;
   nvme::target::Target target_;
   nvmf::LoginLine logins_{kLoginThreads};
   std::vector<uint8_t> receive_buffer_;
@@ -224,7 +237,8 @@ class TargetService final : private AdminQueueHost {
   std::map<std::string, size_t> unknown_of_one_;  // by the peer's address
   std::map<Reactor*, std::unique_ptr<IoPort>> ports_;
   std::map<Reactor*, uint32_t> queues_on_;  // I/O queues
-  Event changed_;                           // pulsed when a connection is over
+  RdmaListeners rdma_;
+  Event changed_;  // pulsed when a connection is over
   TickTimer tick_{*this};
   TellTimer tell_{*this};
   std::set<std::string> changed_subsystems_;  // to be told

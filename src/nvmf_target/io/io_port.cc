@@ -23,11 +23,6 @@ void IoPort::LearnCpu() {
   cpu_.store(cpu, std::memory_order_relaxed);
 }
 
-DataBuffers& IoPort::registered() {
-  if (registered_ == nullptr) registered_ = std::make_unique<DataBuffers>(registered_slabs_);
-  return *registered_;
-}
-
 void IoPort::UseCounters(observe::ReactorCounters* counters) {
   if (counters == nullptr || counters_ != nullptr) return;
   counters_ = counters;
@@ -89,12 +84,17 @@ IoCommand* IoPort::TakeRestored(IoQueue& queue) {
   return TakeFree(queue);
 }
 
+bool IoPort::IsWithinShare(IoQueue& queue, uint32_t bytes) const {
+  const uint64_t share = queue.uses_registered_memory() ? registered_share_bytes_ : share_bytes_;
+  return queue.data_bytes() == 0 || queue.data_bytes() + bytes <= share;
+}
+
 bool IoPort::TakeShare(IoCommand& command) {
   CLEAT_CHECK(command.buffer.region == nullptr);
+  if (!IsWithinShare(*command.queue, command.data_bytes)) return false;
   uint64_t& used = command.queue->data_bytes();
-  if (used > 0 && used + command.data_bytes > share_bytes_) return false;
   const bool is_registered = command.queue->uses_registered_memory();
-  DataBuffers& pool = is_registered ? *registered_ : data_;
+  DataBuffers& pool = is_registered ? registered_ : data_;
   if (!pool.Take(command.data_bytes, command.buffer)) return false;
   used += command.data_bytes;
   command.buffer_of = is_registered ? BufferOf::kRegistered : BufferOf::kData;
@@ -128,7 +128,7 @@ void IoPort::GiveBuffer(IoCommand& command) {
       break;
     case BufferOf::kRegistered:
       command.queue->data_bytes() -= command.data_bytes;
-      registered_->Give(command.buffer);
+      registered_.Give(command.buffer);
       break;
     case BufferOf::kCapsules:
       of_capsules_.Give(command.buffer);
@@ -232,14 +232,12 @@ void IoPort::ServeLater() {
 }
 
 void IoPort::ServeWaiting() {
-  bool data_is_short = false, registered_is_short = registered_ == nullptr;
+  bool data_is_short = false, registered_is_short = false;
   IoCommand* next = nullptr;
   for (IoCommand* command = waiting_.front(); command != nullptr && !(data_is_short && registered_is_short);
        command = next) {
     next = waiting_.Next(*command);
-    const bool within_share = command->queue->data_bytes() == 0 ||
-                              command->queue->data_bytes() + command->data_bytes <= share_bytes_;
-    if (!within_share) continue;
+    if (!IsWithinShare(*command->queue, command->data_bytes)) continue;
     // Of either pool the first that may have memory finds none: nobody who wants the same passes it by.
     bool& is_short = command->queue->uses_registered_memory() ? registered_is_short : data_is_short;
     is_short = is_short || !TakeShare(*command);

@@ -89,10 +89,11 @@ class IoPort final : private observe::InFlightSource {
       : reactor_(reactor),
         commands_max_(limits.commands),
         lent_max_(limits.lent_bytes),
-        share_bytes_(std::max<uint64_t>(limits.data_slabs / kShares, 1) * DataBuffers::kSlabBytes),
+        share_bytes_(ShareOf(limits.data_slabs)),
+        registered_share_bytes_(ShareOf(limits.registered_slabs)),
         data_(limits.data_slabs),
         of_capsules_(limits.capsule_slabs),
-        registered_slabs_(limits.registered_slabs) {}
+        registered_(limits.registered_slabs) {}
   ~IoPort() override;  // stopped, without commands
   IoPort(const IoPort&) = delete;
   IoPort& operator=(const IoPort&) = delete;
@@ -103,9 +104,8 @@ class IoPort final : private observe::InFlightSource {
   // ---- The rest on the reactor.
   std::span<uint8_t> receive_buffer() { return received_.Current(); }
   void LearnCpu();
-  // Memory that adapters reach, made with the first call; whoever calls it does so before any queue over RDMA is there. Pages of it are never given back,
-  // nor changed for others.
-  DataBuffers& registered();
+  // Memory that adapters reach. Its pages are never given back, nor changed for others. Any thread may have its region registered.
+  DataBuffers& registered() { return registered_; }
   void UseCounters(observe::ReactorCounters* counters);
   // No queue is left.
   void Stop() {
@@ -167,6 +167,11 @@ class IoPort final : private observe::InFlightSource {
     IoPort& port;
   };
 
+  static constexpr uint64_t ShareOf(uint32_t slabs) {
+    return std::max<uint64_t>(slabs / kShares, 1) * DataBuffers::kSlabBytes;
+  }
+  // Whether the queue may have so much more, as far as its share goes.
+  bool IsWithinShare(IoQueue& queue, uint32_t bytes) const;
   bool AddCommand(size_t most);
   IoCommand* TakeFree(IoQueue& queue);
   void GiveBuffer(IoCommand& command);
@@ -182,13 +187,13 @@ class IoPort final : private observe::InFlightSource {
   std::atomic<int> cpu_{-1};
   const uint32_t commands_max_;
   const uint32_t lent_max_;
-  uint32_t lent_bytes_ = 0;     // of data_, from TakeLent to GiveKept
-  const uint64_t share_bytes_;  // of data_, that one queue may have
+  uint32_t lent_bytes_ = 0;                // of data_, from TakeLent to GiveKept
+  const uint64_t share_bytes_;             // of data_, that one queue may have
+  const uint64_t registered_share_bytes_;  // of registered_
   ReceiveBuffers received_;
   DataBuffers data_;
   DataBuffers of_capsules_;
-  const uint32_t registered_slabs_;
-  std::unique_ptr<DataBuffers> registered_;           // nullptr: no queue is over RDMA
+  DataBuffers registered_;
   std::vector<std::unique_ptr<IoCommand>> commands_;  // by tag; made as they are needed
   std::vector<uint16_t> free_;                        // the one that came back last is used first
   IntrusiveList<IoCommand, &IoCommand::waiting> waiting_;

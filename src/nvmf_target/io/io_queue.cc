@@ -57,6 +57,7 @@ void IoQueue::Start() {
 // What is over by then says so to nobody else.
 void IoQueue::Own() {
   if (std::exchange(owns_, true)) return;
+  CLEAT_CHECK(queue_->commands() == 0);  // which would be somebody else's
   queue_->SetOwner(*this);
   if (queue_->ended()) Ended({ErrorCode::kUnavailable, parts_.name + ": the host has left"});
 }
@@ -197,6 +198,8 @@ void IoQueue::Proceed(IoCommand& command) {
 
 void IoQueue::DataCame(TargetCommand& of_target) {
   auto& command = static_cast<IoCommand&>(of_target);
+  if (always_receives_ && EndIfExpired()) [[unlikely]]
+    return queue_->Answer(command, kTransientError);
   if (std::exchange(command.plans_later, false)) [[unlikely]]
     return RunIfSameNamespace(command);
   Submit(command);

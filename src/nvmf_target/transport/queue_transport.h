@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one queue of a host's runs over: a TCP connection (socket/target_stream.h). The protocol is in the TargetQueue that the transport has; the
+// What one queue of a host's runs over: a TCP connection (socket/target_stream.h), or a queue pair of RDMA (rdma/rdma_transport.h). The protocol is in the TargetQueue that the transport has; the
 // transport moves it on the reactor, and knows the host's end of the wire.
 //
 // A transport begins on the control reactor, with its admin queue or with what is to become an I/O queue, and may move to another reactor, with Stop there
@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -46,10 +47,17 @@ struct TransportTraits {
   // The adapter reaches the data of commands itself: it is in memory that was registered with it (IoPort::registered).
   bool uses_registered_memory = false;
   // A host can't be kept from sending: the transport asks for commands while it does not read, and is given none. Nor does it call
-  // TransportOwner::MayReceive, as commands come one by one.
+  // TransportOwner::MayReceive: whoever takes a command, or its data, looks at the time.
   bool always_receives = false;
   // The reactor that alone can have the queue once it is an I/O queue. nullptr: any.
   Reactor* reactor = nullptr;
+  // What the host has said of the queue when it made the connection, and what its Connect has to say, too: the queue's identifier, and that it has no more
+  // entries. nullopt: Connect alone says so.
+  struct Announced {
+    uint16_t queue_id = 0;
+    uint32_t entries = 0;
+  };
+  std::optional<Announced> announced = std::nullopt;
 };
 
 class QueueTransport {

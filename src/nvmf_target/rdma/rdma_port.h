@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the queues over RDMA on one reactor have of one adapter: its completion queue, which the reactor polls, memory for capsules, and the keys of the
+// memory that commands have there.
+//
+// Memory, pinned as long as this lives: kSlots capsules, kQueuesMax times the staging memory of a queue, and the reactor's pool for registered data
+// (IoPort::registered); some 105 MiB where the adapter has room for as many capsules.
+//
+// Made and destroyed on the control reactor, without queues then; used on its own one between Start and Stop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/intrusive_list.h"
+#include "base/result.h"
+#include "nvme/rdma_target/target_adapter.h"
+#include "nvmf_target/io/io_port.h"
+#include "rdma/device.h"
+#include "reactor/reactor.h"
+
+namespace cleat::nvmf_target {
+
+// Hears of a turn of the port's in which it has asked for one.
+class RdmaTurn {
+ public:
+  virtual void EndTurn() = 0;
+  ListHook turn;
+
+ protected:
+  ~RdmaTurn() = default;
+};
+
+class RdmaPort final : private Poller {
+ public:
+  static constexpr uint32_t kQueuesMax = 1024;
+  static constexpr uint32_t kSlots = 8192;            // capsules: the entries of all queues together
+  static constexpr uint32_t kInCapsuleBytes = 4096;   // of data in a capsule
+  static constexpr uint32_t kStagingBytes = 4096;     // of a queue, each way
+  static constexpr uint32_t kEntriesBytes = 1024;     // of a queue: 64 answers that are being sent
+  static constexpr uint32_t kCompletionsMax = 65536;  // that may be outstanding
+  static constexpr uint32_t kReadsMax = 2048;         // outstanding, of all queues
+  static constexpr uint32_t kPollMax = 128;           // completions of one turn
+
+  // What a queue has of the port's memory.
+  struct Staging {
+    uint32_t number = 0;
+    rdma::LocalPiece in, out;
+    rdma::LocalPiece entries;  // for completion entries
+  };
+
+  // Blocks for as long as it takes to pin the memory. `device` outlives it. `on_failed`: once, on the reactor, when the adapter does nothing any more.
+  static Result<std::unique_ptr<RdmaPort>> Make(rdma::Device& device, IoPort& port,
+                                                std::function<void()> on_failed);
+  ~RdmaPort() override;
+  RdmaPort(const RdmaPort&) = delete;
+  RdmaPort& operator=(const RdmaPort&) = delete;
+
+  Reactor& reactor() const { return port_.reactor(); }
+  rdma::Device& device() const { return device_; }
+  rdma::CompletionQueue& completions() { return *completions_; }
+  rdma::ReceiveQueue& receives() { return *receives_; }
+  // Of a queue that is asked for.
+  rdma::SendLimits LimitsFor(uint32_t entries) const;
+  // Control reactor. kResourceExhausted: there are kQueuesMax.
+  Result<Staging> TakeStaging();
+  void GiveStaging(const Staging& staging) { free_staging_.push_back(staging.number); }
+
+  // ---- On the reactor
+  Status Start();
+  void Stop();  // without queues
+  // How often it was polled and nothing was there.
+  uint64_t empty_polls() const { return empty_polls_; }
+  nvme::rdma_target::TargetAdapter& adapter() { return *adapter_; }
+  // `who` has its turn at the end of this one, or of the next.
+  void Wake(RdmaTurn& who);
+  // Queues may have something to post.
+  void Wake() {
+    if (added()) reactor().Activate(*this);
+  }
+
+ private:
+  struct Watch : FdWatch {
+    explicit Watch(RdmaPort& p) : FdWatch(&OnEvent), port(p) {}
+    static void OnEvent(FdWatch& watch, uint32_t events);
+    RdmaPort& port;
+  };
+  RdmaPort(rdma::Device& device, IoPort& port, std::function<void()> on_failed)
+      : device_(device), port_(port), on_failed_(std::move(on_failed)) {}
+  Status MakeMemory();
+  rdma::LocalPiece PieceAt(uint64_t offset_bytes, uint32_t bytes) const;
+  bool Poll() override;
+  bool Arm() override;
+  bool Turn();
+  void Fail();
+
+  rdma::Device& device_;
+  IoPort& port_;
+  std::function<void()> on_failed_;  // nullptr: it was called
+  std::unique_ptr<uint8_t[], void (*)(uint8_t*)> memory_{nullptr, [](uint8_t*) {}};
+  std::unique_ptr<rdma::Registration> memory_registration_;
+  std::unique_ptr<rdma::Registration> data_registration_;
+  std::unique_ptr<rdma::CompletionQueue> completions_;
+  std::unique_ptr<rdma::ReceiveQueue> receives_;
+  std::unique_ptr<nvme::rdma_target::TargetAdapter> adapter_;
+  uint32_t slots_ = 0;
+  std::vector<uint32_t> free_staging_;
+  Watch watch_{*this};
+  IntrusiveList<RdmaTurn, &RdmaTurn::turn> turns_;
+  uint64_t empty_polls_ = 0;
+};
+
+}  // namespace cleat::nvmf_target
