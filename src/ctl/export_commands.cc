@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exports: controllers of the type NVMF, whose disks hosts reach over NVMe/TCP.
+// Exports: controllers of the type NVMF, whose disks hosts reach over NVMe/TCP and NVMe/RDMA.
 #include <fmt/format.h>
 
 #include <string>
@@ -175,10 +175,11 @@ CLI::Option* AddHosts(CLI::App& command, ExportArguments& arguments, const std::
 }
 
 void AddCreate(CLI::App& command, Globals& globals, const std::shared_ptr<ExportArguments>& arguments) {
-  CLI::App* create = AddCommand(command, "create", "Let hosts use disks over NVMe/TCP",
+  CLI::App* create = AddCommand(command, "create", "Let hosts use disks over NVMe/TCP or NVMe/RDMA",
                                 "cleatctl export create db --disk data --disk log --listen 10.0.0.1 "
                                 "--hosts nqn.2014-08.org.example:host1 --wait\n"
                                 "cleatctl export create db --listen 10.0.0.1 --standby-listen 10.0.1.1\n"
+                                "cleatctl export create db --listen rdma://10.0.0.1 --listen 10.0.0.1\n"
                                 "cleatctl attach more db        one more namespace");
   create
       ->add_option("ID", arguments->id,
@@ -196,7 +197,9 @@ void AddCreate(CLI::App& command, Globals& globals, const std::shared_ptr<Export
       ->add_option(
           "--listen", arguments->addresses,
           "Where hosts reach it: 10.0.0.1:4420 or [fd00::1]:4420, numbers alone; 0.0.0.0 and [::] are "
-          "all of this host's addresses. The port is 4420 where none is given. Given again for each")
+          "all of this host's addresses. Over RDMA rdma://10.0.0.1:4420, each an adapter's own: none stands "
+          "for all. "
+          "The port is 4420 where none is given. Given again for each")
       ->required()
       ->allow_extra_args(false)
       ->type_name("ADDRESS");
@@ -236,7 +239,8 @@ ExitCode FindExport(Client& client, const std::string& name, v1::Controller& con
 
 void AddExportCommands(CLI::App& app, Globals& globals) {
   CLI::App* exports = AddCommand(
-      app, "export", "Disks that hosts reach over NVMe/TCP: create, list, get, host, update, delete", "");
+      app, "export",
+      "Disks that hosts reach over NVMe/TCP or NVMe/RDMA: create, list, get, host, update, delete", "");
   exports->require_subcommand(1);
   const auto arguments = std::make_shared<ExportArguments>();
   constexpr const char* kWhich = "ID or controllers/ID";

@@ -131,13 +131,22 @@ void PutSecrets(const From& from, To& told) {
   if (from.has_tls_psk()) Put(from.tls_psk(), told.mutable_tls_psk());
 }
 
+// Without those over RDMA where the engine is of before them: it would refuse the whole export.
+void PutAddresses(const google::protobuf::RepeatedPtrField<std::string>& addresses, uint32_t protocol,
+                  google::protobuf::RepeatedPtrField<std::string>& told) {
+  for (const std::string& address : addresses) {
+    if (protocol >= kProtocolRdma || !IsOverRdma(address)) *told.Add() = address;
+  }
+}
+
 engine::v1::Export ExportOf(const ControllerIntent& intent, uint32_t protocol) {
   const v1::ExportSpec& spec = intent.row.spec.exported();
   engine::v1::Export exported;
   exported.set_nqn(spec.nqn());
   exported.set_serial(intent.serial);
-  *exported.mutable_addresses() = spec.addresses();
-  if (protocol >= kProtocolHandOver) *exported.mutable_standby_addresses() = spec.standby_addresses();
+  PutAddresses(spec.addresses(), protocol, *exported.mutable_addresses());
+  if (protocol >= kProtocolHandOver)
+    PutAddresses(spec.standby_addresses(), protocol, *exported.mutable_standby_addresses());
   for (const v1::ExportHost& host : spec.hosts()) {
     if (!HasSecrets(host)) {
       exported.add_hosts(host.nqn());

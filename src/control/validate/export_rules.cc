@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a controller of the type NVMF may say: an export, which hosts reach over NVMe/TCP.
+// What a controller of the type NVMF may say: an export, which hosts reach over NVMe/TCP and NVMe/RDMA.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,13 +31,24 @@ Status CheckExportNqn(std::string_view controller, std::string_view field, const
                        "is that of discovery services, which no other subsystem or host has");
 }
 
-// An engine can't listen at both, nor can two engines of a host listen at one each.
+bool IsAny(const fabrics::TransportAddress& address) {
+  return std::ranges::all_of(address.address, [](uint8_t byte) { return byte == 0; });
+}
+
+// An engine can't listen at both, nor can two engines of a host listen at one each. TCP and RDMA have ports of their own.
 bool Overlap(const fabrics::TransportAddress& one, const fabrics::TransportAddress& other) {
-  const auto is_any = [](const fabrics::TransportAddress& address) {
-    return std::ranges::all_of(address.address, [](uint8_t byte) { return byte == 0; });
-  };
-  return one.family == other.family && one.port == other.port &&
-         (one.address == other.address || is_any(one) || is_any(other));
+  return one.transport == other.transport && one.family == other.family && one.port == other.port &&
+         (one.address == other.address || IsAny(one) || IsAny(other));
+}
+
+// An engine makes what a listener over RDMA needs on one adapter, the one whose address it is: 0.0.0.0 and [::] name none.
+Status CheckAdapter(std::string_view controller, std::string_view place,
+                    const fabrics::TransportAddress& address) {
+  if (address.transport != fabrics::TransportType::kRdma || !IsAny(address)) return Ok{};
+  return InvalidExport(controller, place,
+                       fmt::format("is {}, which stands for all: over RDMA each address is one adapter's: "
+                                   "name them one by one",
+                                   fabrics::TextOfAddress(address)));
 }
 
 struct KnownAddress {
@@ -59,6 +70,7 @@ Status AddAddresses(std::string_view controller, const std::string& field,
     const auto address = fabrics::ParseAddressOfAnyTransport(text);
     if (!address.ok()) return InvalidExport(controller, place, "is wrong: " + address.error().message);
     text = fabrics::TextOfAddress(*address);
+    CLEAT_TRY(CheckAdapter(controller, place, *address));
     for (const KnownAddress& other : known) {
       if (!Overlap(other.address, *address)) continue;
       return InvalidExport(controller, place,
@@ -74,7 +86,9 @@ Status AddAddresses(std::string_view controller, const std::string& field,
 Status CompleteExportAddresses(std::string_view controller, v1::ExportSpec& spec) {
   constexpr const char* kField = "exported.addresses";
   if (spec.addresses().empty())
-    return InvalidExport(controller, kField, "are missing: say where the engine listens, as 10.0.0.1:4420");
+    return InvalidExport(
+        controller, kField,
+        "are missing: say where the engine listens, as 10.0.0.1:4420 or rdma://10.0.0.1:4420");
   std::vector<KnownAddress> known;
   CLEAT_TRY(AddAddresses(controller, kField, *spec.mutable_addresses(), known));
   return AddAddresses(controller, "exported.standby_addresses", *spec.mutable_standby_addresses(), known);
@@ -95,7 +109,8 @@ std::string OverlapOf(const google::protobuf::RepeatedPtrField<std::string>& the
                       const google::protobuf::RepeatedPtrField<std::string>& those) {
   for (const std::string& text : these) {
     for (const std::string& other : those) {
-      const auto one = fabrics::ParseAddressOfAnyTransport(text), two = fabrics::ParseAddressOfAnyTransport(other);
+      const auto one = fabrics::ParseAddressOfAnyTransport(text),
+                 two = fabrics::ParseAddressOfAnyTransport(other);
       if (one.ok() && two.ok() && Overlap(*one, *two)) return text;
     }
   }
@@ -103,6 +118,11 @@ std::string OverlapOf(const google::protobuf::RepeatedPtrField<std::string>& the
 }
 
 }  // namespace
+
+bool IsOverRdma(std::string_view address) {
+  const auto parsed = fabrics::ParseAddressOfAnyTransport(address);
+  return parsed.ok() && parsed->transport == fabrics::TransportType::kRdma;
+}
 
 std::string StandbyConflictOf(const v1::ExportSpec& one, const v1::ExportSpec& other) {
   std::string address = OverlapOf(one.standby_addresses(), other.addresses());

@@ -36,6 +36,8 @@ Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::Contr
 Status CompleteExportSpec(std::string_view controller, v1::ControllerSpec* spec);
 // In the order of their NQNs, so that there is one way to say the same.
 Status CompleteExportHosts(std::string_view controller, v1::ExportSpec* spec);
+// Whether that address of an export, which is complete, is one over RDMA.
+bool IsOverRdma(std::string_view address);
 // An address of the two exports at which an engine that stands by for one would listen beside an engine that serves the other, so that hosts of one
 // reach the engine of the other. Empty: there is none. Both are complete.
 std::string StandbyConflictOf(const v1::ExportSpec& one, const v1::ExportSpec& other);

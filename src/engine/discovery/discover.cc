@@ -27,8 +27,9 @@ std::string NameOfTransport(uint8_t transport) {
   return std::to_string(transport);
 }
 
-// Without the port, and without brackets.
-std::string TextOfHost(const fabrics::TransportAddress& address) {
+// Without the port, without brackets, and without the transport, which a record says beside it.
+std::string TextOfHost(fabrics::TransportAddress address) {
+  address.transport = fabrics::TransportType::kTcp;
   std::string text = fabrics::TextOfAddress(address);
   text.resize(text.rfind(':'));
   return text.starts_with('[') ? text.substr(1, text.size() - 2) : text;

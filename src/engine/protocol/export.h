@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What hosts reach over NVMe/TCP: an NVM subsystem, whose namespaces are the disks of a controller of the type kNvmf. The disk at target t is
+// What hosts reach over NVMe/TCP and NVMe/RDMA: an NVM subsystem, whose namespaces are the disks of a controller of the type kNvmf. The disk at target t is
 // the namespace with the NSID t + 1. Plain values; any thread.
 //
 // Source: NVM Express Base Specification 2.0, 4.5 (names), 5.17.2.1 (the serial number, SN, of Identify Controller).

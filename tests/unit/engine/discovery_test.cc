@@ -67,6 +67,14 @@ TEST_F(EngineDiscovery, TellsWhatTheServiceHasInTexts) {
   EXPECT_NE(report->why_skipped.find("record 2 has"), std::string::npos) << report->why_skipped;
 }
 
+TEST_F(EngineDiscovery, ARecordSaysItsTransportBesideItsAddress) {
+  rig_.target.faults.log_transport = static_cast<uint8_t>(nvme::fabrics::TransportType::kRdma);
+  const auto report = Ask(Spec());
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->records[0].transport, "rdma");
+  EXPECT_EQ(report->records[0].address + ":" + report->records[0].port, Spec().address);
+}
+
 TEST_F(EngineDiscovery, AnErrorNamesTheServiceAndHasItsOwnCode) {
   rig_.target.faults.refuse_host = true;
   const auto refused = Ask(Spec());

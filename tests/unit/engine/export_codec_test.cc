@@ -153,6 +153,21 @@ TEST(ExportCodec, AnExportComesThroughWhole) {
   EXPECT_TRUE(nobody.Spec().exported->hosts.empty());
 }
 
+TEST(ExportCodec, AddressesOfBothTransportsComeThroughWhole) {
+  Request request;
+  request.addresses = {"10.0.0.1:4420", "rdma://10.0.0.1:4420"};
+  request.standby_addresses = {"rdma://[fd00::1]:4420"};
+  const ControllerSpec spec = request.Spec();
+  ASSERT_TRUE(spec.exported.has_value());
+  ASSERT_EQ(spec.exported->addresses.size(), 2U) << "they are two";
+  EXPECT_EQ(nvme::fabrics::TextOfAddress(spec.exported->addresses[1]), "rdma://10.0.0.1:4420");
+  EXPECT_EQ(nvme::fabrics::TextOfAddress(spec.exported->standby_addresses[0]), "rdma://[fd00::1]:4420");
+  request.addresses.push_back("rdma://10.0.0.1");
+  EXPECT_FALSE(request.Decoded().ok()) << "twice";
+  request.addresses = {"rdma://target.example:4420"};
+  EXPECT_FALSE(request.Decoded().ok());
+}
+
 TEST(ExportCodec, SecretsComeThroughWhole) {
   Request request;
   request.AddSecured(HostNqn(3));

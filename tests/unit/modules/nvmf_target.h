@@ -85,6 +85,7 @@ class NvmfTarget {
     std::atomic<bool> mute_log{false};      // pages of the discovery log are not answered
     std::atomic<bool> changing_log{false};  // it has another generation each time
     std::atomic<uint64_t> log_records{2};   // that it says it has, of which the first two are there
+    std::atomic<uint8_t> log_transport{3};  // of the first record (TRTYPE): TCP
     std::atomic<uint8_t> ana_state{1};  // ANA: 1 optimized, 2 non-optimized, 3 inaccessible: I/O is refused
   };
   struct Counts {

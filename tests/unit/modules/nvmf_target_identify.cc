@@ -43,8 +43,8 @@ NvmfTarget::Session::Bytes NvmfTarget::Session::DiscoveryLog() {
   }
   Put(log, 8, target.faults.log_records, 8);
   for (const size_t at : {1024U, 2048U}) {
-    log[at] = 3;      // TCP
-    log[at + 1] = 1;  // IPv4
+    log[at] = at == 1024 ? target.faults.log_transport.load() : 3;  // TCP
+    log[at + 1] = 1;                                                // IPv4
     log[at + 2] = at == 1024 ? 2 : 1;
     Put(log, at + 4, at / 1024, 2);
     Put(log, at + 6, 0xffff, 2);

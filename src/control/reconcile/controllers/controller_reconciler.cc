@@ -13,6 +13,7 @@
 #include "control/model/names.h"
 #include "control/reconcile/context/unclaimed.h"
 #include "control/validate/backends.h"
+#include "control/validate/spec_rules.h"
 
 namespace cleat::control {
 namespace {
@@ -26,6 +27,17 @@ std::string ObjectOf(const std::string& controller, const ControllerIntent& inte
       [&](const AttachmentIntent& attachment) { return attachment.row.spec.target() == step.target; });
   return found == intent.attachments.end() ? ControllerName(controller)
                                            : AttachmentName(controller, found->row.id);
+}
+
+// Why an engine of that protocol can't be given the controller, as far as it is an export. Empty: it can. Without any address left that it
+// knows, it would refuse what it is told.
+std::string WhyNotExported(const v1::ControllerSpec& spec, uint32_t protocol) {
+  if (!spec.has_exported() || protocol >= kProtocolRdma) return {};
+  if (protocol < kProtocolExports)
+    return fmt::format("can't export disks over NVMe/TCP, which takes protocol {}", kProtocolExports);
+  if (!std::ranges::all_of(spec.exported().addresses(), IsOverRdma)) return {};
+  return fmt::format("can listen at no address of this export: all are over RDMA, which takes protocol {}",
+                     kProtocolRdma);
 }
 
 }  // namespace
@@ -246,8 +258,8 @@ void ControllerReconciler::AttachOrWait(EngineView& engine, const std::string& c
 
 void ControllerReconciler::AskPut(EngineView& engine, const std::string& controller,
                                   const ControllerIntent& intent, bool standby) {
-  if (intent.row.spec.has_exported() && engine.info.protocol < kProtocolExports)
-    return RefuseExport(engine, controller);
+  if (const std::string why = WhyNotExported(intent.row.spec, engine.info.protocol); !why.empty())
+    return RefuseExport(engine, controller, why);
   ControllerRequests::Request request;
   engine::v1::PutController& put = *request.envelope.mutable_put_controller();
   *put.mutable_controller() = ToEngine(intent, engine.info.protocol);
@@ -264,13 +276,13 @@ void ControllerReconciler::AskPut(EngineView& engine, const std::string& control
                       });
 }
 
-void ControllerReconciler::RefuseExport(EngineView& engine, const std::string& controller) {
+void ControllerReconciler::RefuseExport(EngineView& engine, const std::string& controller,
+                                        const std::string& why) {
   ControllerView& view = engine.controllers[controller];
   view.last_error = fmt::format(
-      "{} (version {}, protocol {}) can't export disks over NVMe/TCP, which takes protocol {}: upgrade the "
-      "engine (cleatctl engine upgrade), or stop it and start the new one under the same name (--name {})",
-      EngineName(engine.info.id), engine.info.version, engine.info.protocol, kProtocolExports,
-      engine.info.id);
+      "{} (version {}, protocol {}) {}: upgrade the engine (cleatctl engine upgrade), or stop it and start "
+      "the new one under the same name (--name {})",
+      EngineName(engine.info.id), engine.info.version, engine.info.protocol, why, engine.info.id);
   parts_.requests.FailController(engine, view, controller, "PutController",
                                  Error(ErrorCode::kFailedPrecondition, view.last_error));
 }

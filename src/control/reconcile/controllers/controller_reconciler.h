@@ -68,8 +68,8 @@ class ControllerReconciler {
               bool standby);
   void OnPut(EngineView& engine, ControllerView& view, const std::string& controller,
              const engine::v1::Controller& put, bool standby);
-  // An export is nothing for an engine of before.
-  void RefuseExport(EngineView& engine, const std::string& controller);
+  // An export is nothing for an engine of before. `why`: as what follows the engine's name.
+  void RefuseExport(EngineView& engine, const std::string& controller, const std::string& why);
   void AskServe(EngineView& engine, const std::string& controller);
   void AskDelete(EngineView& engine, const std::string& controller);
   void OnDeleted(EngineView& engine, ControllerView& view);

@@ -11,6 +11,7 @@
 #include "control/model/errors.h"
 #include "control/model/names.h"
 #include "control/validate/backends.h"
+#include "control/validate/spec_rules.h"
 #include "control/validate/spec_secrets.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/reservation/reservation.h"
@@ -199,6 +200,7 @@ v1::Controller ApiView::Show(const ControllerEntry& entry) const {
   if (entry.row.deleting) status.set_state(v1::CONTROLLER_STATE_DELETING);
   AddNote(WhyUnlisted(entry.row), *status.mutable_message());
   AddNote(WhyHostsAreLeftOut(entry.row), *status.mutable_message());
+  AddNote(WhyAddressesAreLeftOut(entry.row), *status.mutable_message());
   AddNote(WhyNoStandbyPath(entry.row), *status.mutable_message());
   controller.set_revision(entry.revision);
   controller.set_etag(EtagOf(entry.row.intent_revision));
@@ -333,16 +335,40 @@ std::optional<std::string> ApiView::WhyHostsAreLeftOut(const ControllerRow& row)
       row.engine);
 }
 
+std::optional<std::string> ApiView::WhyAddressesAreLeftOut(const ControllerRow& row) const {
+  const EngineEntry* const engine = row.engine.empty() ? nullptr : tables_.engines.Find(row.engine);
+  const uint32_t protocol = engine == nullptr ? 0 : engine->status.protocol();
+  if (protocol < kProtocolExports || protocol >= kProtocolRdma) return std::nullopt;
+  const auto& addresses = row.spec.exported().addresses();
+  const auto rdma = std::ranges::count_if(addresses, IsOverRdma);
+  // Where all are, the engine has no such export, and its controller says why.
+  if (rdma == 0 || rdma == addresses.size()) return std::nullopt;
+  return fmt::format(
+      "nobody listens at {} of {} addresses: they are over RDMA, which takes protocol {}, and {} "
+      "(version {}) speaks protocol {}: upgrade the engine (cleatctl engine upgrade), or stop it and start "
+      "the new one under the same name (--name {})",
+      rdma, addresses.size(), kProtocolRdma, EngineName(row.engine), engine->status.version(), protocol,
+      row.engine);
+}
+
 std::optional<std::string> ApiView::WhyNoStandbyPath(const ControllerRow& row) const {
-  if (row.engine.empty() || row.spec.exported().standby_addresses().empty()) return std::nullopt;
+  const auto& addresses = row.spec.exported().standby_addresses();
+  if (row.engine.empty() || addresses.empty()) return std::nullopt;
   const std::string standby = roles_.StandbyOf(row.engine);
   const EngineEntry* const engine = standby.empty() ? nullptr : tables_.engines.Find(standby);
-  if (engine == nullptr || engine->status.protocol() >= kProtocolHandOver) return std::nullopt;
+  const uint32_t protocol = engine == nullptr ? kProtocolRdma : engine->status.protocol();
+  const auto rdma = std::ranges::count_if(addresses, IsOverRdma);
+  if (protocol >= kProtocolRdma || (protocol >= kProtocolHandOver && rdma == 0)) return std::nullopt;
+  const std::string what =
+      protocol < kProtocolHandOver
+          ? fmt::format("the standby addresses: that takes protocol {}",
+                        rdma == 0 ? kProtocolHandOver : kProtocolRdma)
+          : fmt::format("{} of {} standby addresses: they are over RDMA, which takes protocol {}", rdma,
+                        addresses.size(), kProtocolRdma);
   return fmt::format(
-      "nobody listens at the standby addresses: that takes protocol {}, and {} (version {}) speaks protocol "
-      "{}: "
-      "stop it and start the new one under the same name (--name {})",
-      kProtocolHandOver, EngineName(standby), engine->status.version(), engine->status.protocol(), standby);
+      "nobody listens at {}, and {} (version {}) speaks protocol {}: stop it and start the new one under the "
+      "same name (--name {})",
+      what, EngineName(standby), engine->status.version(), protocol, standby);
 }
 
 std::optional<std::string> ApiView::WhyUnlisted(const ClusterRow& row) const {

@@ -51,7 +51,9 @@ class ApiView {
   std::optional<std::string> WhyUnlisted(const ClusterRow& row) const;
   // Of an export whose engine is too old for hosts with secrets.
   std::optional<std::string> WhyHostsAreLeftOut(const ControllerRow& row) const;
-  // Of an export with standby addresses, for which an engine stands by that is too old to listen there.
+  // Of an export with addresses over RDMA beside others, whose engine is too old for these.
+  std::optional<std::string> WhyAddressesAreLeftOut(const ControllerRow& row) const;
+  // Of an export with standby addresses, for which an engine stands by that is too old to listen there, or at those over RDMA.
   std::optional<std::string> WhyNoStandbyPath(const ControllerRow& row) const CLEAT_REQUIRES(holds_state);
 
  private:
