@@ -58,21 +58,9 @@ void AdminQueue::ConnectTimer::Fire(Timer& timer) {
 
 TargetCommand* AdminQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_capsule_bytes) {
   if (!MayTake()) return nullptr;
-  AdminCommand& command = NewCommand();
-  Resize(command, in_capsule_bytes);
+  AdminCommand& command = commands_.Take();
+  command.Resize(in_capsule_bytes);
   return &command;
-}
-
-AdminQueue::AdminCommand& AdminQueue::NewCommand() {
-  size_t number = 0;
-  while (number < commands_.size() && commands_[number]->in_use) ++number;
-  if (number == commands_.size()) {
-    commands_.push_back(std::make_unique<AdminCommand>());
-    commands_.back()->tag = static_cast<uint16_t>(number);
-  }
-  AdminCommand& command = *commands_[number];
-  command.in_use = true;
-  return command;
 }
 
 bool AdminQueue::MayTake() const {
@@ -82,15 +70,6 @@ bool AdminQueue::MayTake() const {
   return moves_to_ == nullptr && reply_bytes_ <= kRepliesMaxBytes;
 }
 
-void AdminQueue::Resize(AdminCommand& command, uint32_t bytes) {
-  command.data = {};
-  command.memory.assign(bytes, 0);
-  if (bytes == 0) return;
-  command.region = block::MemoryRegion::Borrow(command.memory.data(), bytes);
-  command.segment = {command.region.get(), 0, bytes};
-  command.data = {&command.segment, 1};
-}
-
 // What came with it, in one piece.
 std::span<const uint8_t> AdminQueue::DataOf(const AdminCommand& command) {
   if (command.data.empty()) return {};
@@ -98,7 +77,7 @@ std::span<const uint8_t> AdminQueue::DataOf(const AdminCommand& command) {
 }
 
 TargetCommand* AdminQueue::Find(uint16_t tag) {
-  return tag < commands_.size() && commands_[tag]->in_use ? commands_[tag].get() : nullptr;
+  return commands_.Find(tag);
 }
 
 void AdminQueue::Run(TargetCommand& of_target) {
@@ -107,7 +86,7 @@ void AdminQueue::Run(TargetCommand& of_target) {
   if (bytes == 0 || command.in_capsule) return Execute(command);
   if (bytes > nvme::target::kAdminDataMax || bytes != command.data_bytes)
     return queue_->Answer(command, kInvalidField);
-  Resize(command, bytes);
+  command.Resize(bytes);
   queue_->Ask(command);
 }
 
@@ -134,7 +113,7 @@ void AdminQueue::Execute(AdminCommand& command) {
 
 void AdminQueue::Reply(AdminCommand& command, const Answer& answer) {
   command.held = false;
-  Resize(command, static_cast<uint32_t>(answer.data.size()));
+  command.Resize(static_cast<uint32_t>(answer.data.size()));
   command.reply_bytes = answer.data.size();
   reply_bytes_ += command.reply_bytes;
   if (!answer.data.empty()) std::memcpy(command.memory.data(), answer.data.data(), answer.data.size());
@@ -246,7 +225,7 @@ cleat::Status AdminQueue::Admit() {
 
 void AdminQueue::LoginAnswers(const Answer& answer) {
   if (answer.kind == Answer::Kind::kDisconnect) ends_when_sent_ = true;
-  for (const auto& command : commands_) {
+  for (const auto& command : commands_.all()) {
     if (command->in_use && command->held) return Reply(*command, answer);
   }
 }
@@ -263,14 +242,14 @@ void AdminQueue::Give(TargetCommand& of_target) {
   auto& command = static_cast<AdminCommand&>(of_target);
   command.in_use = command.held = false;
   reply_bytes_ -= std::exchange(command.reply_bytes, 0);
-  Resize(command, 0);
+  command.Resize(0);
   if (closing_) OverIfDrained();
 }
 
 // ---- What the controller says
 
 void AdminQueue::Completed(uint16_t cid, const Answer& answer) {
-  for (const auto& command : commands_) {
+  for (const auto& command : commands_.all()) {
     if (command->in_use && command->held && command->entry.cid == cid) return Reply(*command, answer);
   }
 }
@@ -367,7 +346,7 @@ void AdminQueue::Ended(const Error& reason) {
     spdlog::debug("{}", reason.message);
   }
   // What is on the wire comes back once the transport has let go of it.
-  for (const auto& command : commands_) {
+  for (const auto& command : commands_.all()) {
     if (command->in_use && command->state == TargetCommand::State::kRunning)
       queue_->Answer(*command, kAborted);
   }

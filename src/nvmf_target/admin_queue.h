@@ -29,6 +29,7 @@
 #include "nvmf_target/hand_over/saved_association.h"
 #include "nvmf_target/io/io_queue.h"
 #include "nvmf_target/login/host_login.h"
+#include "nvmf_target/memory/owned_commands.h"
 #include "nvmf_target/transport/queue_transport.h"
 
 namespace cleat::nvmf_target {
@@ -128,12 +129,8 @@ class AdminQueue final : private nvme::fabrics::TargetQueueOwner,
   const std::string& peer() const { return peer_; }
 
  private:
-  struct AdminCommand : nvme::fabrics::TargetCommand {
-    std::vector<uint8_t> memory;
-    std::shared_ptr<block::MemoryRegion> region;
-    block::Segment segment;
+  struct AdminCommand : OwnedCommand {
     uint64_t reply_bytes = 0;
-    bool in_use = false;
     bool held = false;  // until Completed
   };
   struct ConnectTimer : Timer {
@@ -163,7 +160,6 @@ class AdminQueue final : private nvme::fabrics::TargetQueueOwner,
   void LoginFails(const std::string& reason) override;
   void LoginIsLate() override;
 
-  static void Resize(AdminCommand& command, uint32_t bytes);
   static std::span<const uint8_t> DataOf(const AdminCommand& command);
   void Execute(AdminCommand& command);
   void Connect(AdminCommand& command);
@@ -185,7 +181,6 @@ class AdminQueue final : private nvme::fabrics::TargetQueueOwner,
   void MoveToAssociation();
   // `commands`: of a queue that was elsewhere.
   void AddQueue(uint16_t queue_id, Parts parts, std::vector<nvme::tcp::SavedCommand> commands);
-  AdminCommand& NewCommand();
   cleat::Status RestoreController(const std::string& nqn, const SavedAssociation& saved);
   void TakeBack(nvme::tcp::SavedCommand& saved);
   void CloseQueues(const Error& reason);
@@ -200,9 +195,9 @@ class AdminQueue final : private nvme::fabrics::TargetQueueOwner,
   const nvme::fabrics::TransportAddress local_;
   const nvme::fabrics::TransportAddress peer_address_;
   const std::string peer_;
-  std::unique_ptr<QueueTransport> transport_;            // nullptr: moved
-  nvme::fabrics::TargetQueue* queue_;                    // of the transport
-  std::vector<std::unique_ptr<AdminCommand>> commands_;  // by tag
+  std::unique_ptr<QueueTransport> transport_;  // nullptr: moved
+  nvme::fabrics::TargetQueue* queue_;          // of the transport
+  OwnedCommands<AdminCommand> commands_;
   ConnectTimer connect_over_{*this};
 
   nvme::target::TargetController* controller_ = nullptr;  // of this association

@@ -138,7 +138,7 @@ cleat::Status AdminQueue::Restore(const std::string& nqn, SavedAssociation& save
 
 // What has come with Connect waits, as far as anything has, for the stream's next turn (EndTurn).
 void AdminQueue::TakeBack(SavedCommand& saved) {
-  AdminCommand& command = NewCommand();
+  AdminCommand& command = commands_.Take();
   const SavedCommand::Next next = saved.next;
   transport_->TakeBack(command, saved);
   if (next == SavedCommand::Next::kHold) command.held = true;

@@ -28,14 +28,14 @@ void RelayEnd::Tell(std::function<void(RelayQueue&)> what) {
 // ---- The control reactor
 
 RelayEnd::Command* RelayEnd::FindRunning(uint16_t tag) {
-  const bool is_known = tag < commands_.size() && commands_[tag]->in_use;
-  return is_known && commands_[tag]->state == TargetCommand::State::kRunning ? commands_[tag].get() : nullptr;
+  Command* const command = commands_.Find(tag);
+  return command != nullptr && command->state == TargetCommand::State::kRunning ? command : nullptr;
 }
 
 void RelayEnd::Ask(uint16_t tag, uint32_t bytes) {
   Command* const command = FindRunning(tag);
   if (command == nullptr || queue_->ended()) return;
-  Resize(*command, bytes);
+  command->Resize(bytes);
   queue_->Ask(*command);
 }
 
@@ -46,7 +46,7 @@ void RelayEnd::Answer(uint16_t tag, nvme::Status status, uint64_t result, const 
   // More than the host has memory for can't be sent; whoever has made it has not looked.
   if (bytes > 0 && (command->in_capsule || bytes > command->data_bytes))
     return queue_->Answer(*command, kInternalError);
-  Resize(*command, bytes);
+  command->Resize(bytes);
   std::ranges::copy(data, command->memory.begin());
   queue_->Answer(*command, status, result, bytes);
 }
@@ -61,15 +61,8 @@ void RelayEnd::TakeNext() {
 TargetCommand* RelayEnd::Take(const nvme::fabrics::SubmissionEntry& /*entry*/, uint32_t in_capsule_bytes) {
   if (room_ == 0) return nullptr;
   --room_;
-  size_t tag = 0;
-  while (tag < commands_.size() && commands_[tag]->in_use) ++tag;
-  if (tag == commands_.size()) {
-    commands_.push_back(std::make_unique<Command>());
-    commands_.back()->tag = static_cast<uint16_t>(tag);
-  }
-  Command& command = *commands_[tag];
-  command.in_use = true;
-  Resize(command, in_capsule_bytes);
+  Command& command = commands_.Take();
+  command.Resize(in_capsule_bytes);
   return &command;
 }
 
@@ -91,7 +84,7 @@ void RelayEnd::DataCame(TargetCommand& of_queue) {
 void RelayEnd::Give(TargetCommand& of_queue) {
   auto& command = static_cast<Command&>(of_queue);
   command.in_use = false;
-  Resize(command, 0);
+  command.Resize(0);
   if (!one_by_one_) ++room_;
   if (std::exchange(command.told, false)) {
     Tell([tag = command.tag](RelayQueue& relay) { relay.GivenBack(tag); });
@@ -102,20 +95,11 @@ void RelayEnd::Give(TargetCommand& of_queue) {
 
 // The control reactor's answers come too late.
 void RelayEnd::Ended(const Error& reason) {
-  for (const auto& command : commands_) {
+  for (const auto& command : commands_.all()) {
     if (command->in_use && command->state == TargetCommand::State::kRunning)
       queue_->Answer(*command, kAborted);
   }
   Tell([reason](RelayQueue& relay) { relay.QueueEnded(reason); });
-}
-
-void RelayEnd::Resize(Command& command, uint32_t bytes) {
-  command.data = {};
-  command.memory.assign(bytes, 0);
-  if (bytes == 0) return;
-  command.region = block::MemoryRegion::Borrow(command.memory.data(), bytes);
-  command.segment = {command.region.get(), 0, bytes};
-  command.data = {&command.segment, 1};
 }
 
 std::vector<uint8_t> RelayEnd::BytesOf(const Command& command) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nvme/fabrics/queues/target_queue.h"
+#include "nvmf_target/memory/owned_commands.h"
 #include "nvmf_target/rdma/relay_queue.h"
 #include "reactor/reactor.h"
 
@@ -26,15 +27,11 @@ class RelayEnd final : public nvme::fabrics::TargetQueueOwner {
   // ---- What the control reactor wants. Of commands that are gone: nothing.
   void Ask(uint16_t tag, uint32_t bytes);
   void Answer(uint16_t tag, nvme::Status status, uint64_t result, const std::vector<uint8_t>& data);
-  // One command more may come, where they come one by one; and there is room again for what waits.
+  // One more command may come, where they come one by one; and capsules that wait are tried again.
   void TakeNext();
 
  private:
-  struct Command : nvme::fabrics::TargetCommand {
-    std::vector<uint8_t> memory;
-    std::shared_ptr<block::MemoryRegion> region;
-    block::Segment segment;
-    bool in_use = false;
+  struct Command : OwnedCommand {
     bool told = false;  // the relay knows it
   };
   // TargetQueueOwner
@@ -47,7 +44,6 @@ class RelayEnd final : public nvme::fabrics::TargetQueueOwner {
   void Ended(const Error& reason) override;
 
   Command* FindRunning(uint16_t tag);
-  static void Resize(Command& command, uint32_t bytes);
   static std::vector<uint8_t> BytesOf(const Command& command);
   void Tell(std::function<void(RelayQueue&)> what);
 
@@ -55,8 +51,8 @@ class RelayEnd final : public nvme::fabrics::TargetQueueOwner {
   const std::shared_ptr<RelayQueue> relay_;
   nvme::fabrics::TargetQueue* queue_ = nullptr;
   const bool one_by_one_;
-  uint32_t room_ = 0;                               // commands that may be taken
-  std::vector<std::unique_ptr<Command>> commands_;  // by tag
+  uint32_t room_ = 0;  // commands that may be taken
+  OwnedCommands<Command> commands_;
 };
 
 }  // namespace cleat::nvmf_target
