@@ -43,7 +43,8 @@ IoQueue::IoQueue(Parts parts)
     : parts_(std::move(parts)),
       queue_(&parts_.transport->queue()),
       was_handed_over_(!parts_.commands.empty()),
-      always_receives_(parts_.transport->traits().always_receives) {}
+      always_receives_(parts_.transport->traits().always_receives),
+      uses_registered_memory_(parts_.transport->traits().uses_registered_memory) {}
 
 IoQueue::~IoQueue() {
   CLEAT_CHECK(closed_);
@@ -54,7 +55,7 @@ void IoQueue::Start() {
   ReadOn();
 }
 
-// What is over by then says so to nobody else.
+// A queue that has ended before has told nobody whose it is now.
 void IoQueue::Own() {
   if (std::exchange(owns_, true)) return;
   CLEAT_CHECK(queue_->commands() == 0);  // which would be somebody else's

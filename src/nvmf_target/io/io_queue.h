@@ -96,7 +96,7 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   // Of its commands, and of what is kept of them for the kernel, in the port's pool for reads and data that is asked for.
   uint64_t& data_bytes() { return data_bytes_; }
   bool ended() const { return queue_->ended(); }
-  bool uses_registered_memory() const { return parts_.transport->traits().uses_registered_memory; }
+  bool uses_registered_memory() const { return uses_registered_memory_; }
   // What waits within the storage's pipeline is left undone, while it settles.
   void AbortQueuedAgain() {
     if (settles_ && !queue_->ended()) parts_.port.AbortQueued(*this);
@@ -128,7 +128,7 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   }
   void EndTurn() override;
 
-  // The queue's commands are this one's, from the first call here on its reactor on.
+  // The transport tells this queue of its commands, from the first call of this on.
   void Own();
   bool EndIfExpired();
   bool IsForPresentNamespace(const IoCommand& command) const;
@@ -160,7 +160,8 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   const bool was_handed_over_;
   Error reason_{ErrorCode::kUnavailable, ""};  // of its end
   uint64_t data_bytes_ = 0;
-  const bool always_receives_;  // TransportTraits
+  const bool always_receives_;  // TransportTraits, as the next one
+  const bool uses_registered_memory_;
   bool owns_ = false;
   bool disconnecting_ = false;  // once its answers have left
   bool closed_ = false;
