@@ -125,7 +125,7 @@ class CompletionQueue {
   // The next completion makes descriptor() readable. One that came just before may not: Poll once more, then wait.
   virtual Status Arm() = 0;
   virtual int descriptor() const = 0;
-  // It was readable.
+  // To be called when descriptor() was readable.
   virtual void TakeEvents() = 0;
 };
 

@@ -5,7 +5,7 @@
 // The connection manager pads private data to a size of its own: 32 bytes arrive as 56 over RoCE. What is behind a record is not looked at.
 //
 // Source: NVM Express RDMA Transport Specification 1.0, 3.1 (setup, and the fabric-specific status of a reject). Of the request, HSQSIZE alone counts
-// from 0, as SQSIZE of Connect does; HRQSIZE and CRQSIZE count from 1: Linux 6.12 and SPDK 26.05 agree in that, as hosts and as targets. Plain values; any thread.
+// from 0, as SQSIZE of Connect does; HRQSIZE and CRQSIZE count from 1: so Linux has it, as a host and as a target (drivers/nvme). Plain values; any thread.
 #pragma once
 
 #include <bit>

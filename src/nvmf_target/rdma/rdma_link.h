@@ -42,11 +42,11 @@ class RdmaLink final : public std::enable_shared_from_this<RdmaLink>,
   // ---- Control reactor
   rdma::ConnectionOwner& owner() { return *this; }
   void SetConnection(std::unique_ptr<rdma::Connection> connection) { connection_ = std::move(connection); }
-  // Of a link that has its queue and its transport: an error ends it.
+  // Accepts the host, once the link has its queue and its transport. An error ends the link.
   void Accept(std::span<const uint8_t> private_data);
   // The adapter is gone, or the host.
   void Break(const Error& reason);
-  // Of one without a queue: it is over.
+  // Ends a link whose queue was not made.
   void GiveUp();
   const std::shared_ptr<RelayQueue>& relay() const { return relay_; }
   RdmaPort& port() { return port_; }

@@ -284,7 +284,7 @@ Task<Status> RdmaListeners::Connect(rdma::ConnectRequest& request, Adapter& adap
 
 // ---- The end
 
-// Of failures that are not an adapter's removal its connections are told nothing.
+// An adapter that fails without being removed tells its connections nothing.
 void RdmaListeners::AdapterIsGone(rdma::Device* device, const Error& reason) {
   const auto found = adapters_.find(device);
   if (found == adapters_.end() || std::exchange(found->second.gone, true)) return;

@@ -60,7 +60,7 @@ class RdmaListeners final : private rdma::ListenerOwner {
   // kInvalidArgument: it is one that stands for all; kUnavailable: there are no libraries, no adapter, or none at that address.
   Status Listen(const nvme::fabrics::TransportAddress& address, std::vector<Reactor*> reactors, bool waits);
   void StopListening(const nvme::fabrics::TransportAddress& address);
-  // Nobody listens, and no host connects any more when it returns.
+  // No address is listened at. When this returns, no host connects any more.
   Task<void> StopAccepting();
   // Behind StopAccepting, when all transports are closed. Waits until all queue pairs are destroyed.
   Task<void> Close();

@@ -21,7 +21,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr uint64_t kQueueBytes = 2 * RdmaPort::kStagingBytes + RdmaPort::kEntriesBytes;
 // READs of one queue outstanding: as many as Linux hosts serve, and few beside RdmaPort::kReadsMax.
 constexpr uint32_t kReadCredits = 16;
-// Of one answer: data in one piece by most, whatever it has more waits for room.
+// Works of one answer: its data in one piece, and its entry. An answer that has more pieces waits for room.
 constexpr uint32_t kWorksOfAnswer = 2;
 constexpr uint32_t kSlotsLeast = 256;  // one queue of the largest
 constexpr uint32_t kInlineBytes = sizeof(nvme::fabrics::CompletionEntry);
@@ -162,7 +162,7 @@ void RdmaPort::Fail() {
 
 bool RdmaPort::Arm() {
   if (completions_->Arm().ok()) return !Poll();
-  // Nothing comes any more that would be missed.
+  // An adapter that can't be armed is gone: no completion is missed.
   Fail();
   return true;
 }

@@ -49,7 +49,7 @@ void RdmaTransport::Stop() {
   }
 }
 
-// Of a queue on the control reactor the port's reactor hears by mail.
+// While the queue is on the control reactor, the port's reactor hears of its end by mail.
 void RdmaTransport::Close() {
   const Error reason(ErrorCode::kUnavailable, peer_ + ": closed");
   if (relays_) {

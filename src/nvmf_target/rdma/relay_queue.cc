@@ -112,7 +112,7 @@ void RelayQueue::DataCame(uint16_t tag, const std::vector<uint8_t>& data) {
 void RelayQueue::GivenBack(uint16_t tag) {
   InTurn([&] {
     const auto found = by_tag_.find(tag);
-    // One that runs here was given back there by the end, which is told next.
+    // A command that runs here was given back there because the queue has ended, which is the next mail.
     if (found == by_tag_.end() || found->second->state == TargetCommand::State::kRunning) return;
     may_take_next_ = true;
     LetGo(*found->second);

@@ -67,7 +67,7 @@ class QueueTransport {
   // Another one once the transport has been stopped (admin queue, or what is to be an I/O queue) and belongs to its I/O queue.
   virtual nvme::fabrics::TargetQueue& queue() = 0;
   virtual const TransportTraits& traits() const = 0;
-  // Who the host is, for errors.
+  // The host's address, for errors.
   virtual const std::string& peer() const = 0;
 
   // Both references outlive what is started. An error: the queue has ended, or is to. The memory of an admin queue's answers goes with their commands: none of it is lent.
@@ -89,7 +89,7 @@ class QueueTransport {
 
   // Whom the way to the host was secured for. nullptr: it is not secure. Once anything was received.
   virtual const nvme::target::SecuredAs* secured() const = 0;
-  // It was begun to be made secure, and the host has not proved yet that it has the key.
+  // The host has begun to make its way secure, and has not proved yet that it has the key.
   virtual bool in_handshake() const = 0;
   // The core that what comes is processed on; -1: not known.
   virtual int incoming_cpu() const = 0;
@@ -98,7 +98,7 @@ class QueueTransport {
   virtual bool may_be_saved() const = 0;
   // With Stop. The queue has ended with that (TargetConnection::Save). Its identifier and its host's address are the caller's to add.
   virtual SavedQueue Save() = 0;
-  // Of a queue that another process had, for each of its commands (TargetConnection::TakeBack).
+  // Gives a queue that another process had one of its commands (TargetConnection::TakeBack).
   virtual void TakeBack(nvme::fabrics::TargetCommand& command, nvme::tcp::SavedCommand& saved) = 0;
 };
 

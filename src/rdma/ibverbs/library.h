@@ -56,7 +56,7 @@ struct Library {
 
 // Of libraries of these names, as dlopen(3) takes them. kUnavailable: one of them is not there, or lacks a function.
 Result<Library> LoadLibraryFrom(const char* ibverbs, const char* rdmacm);
-// Those of this machine. Tried again at each call until it succeeds; the same for ever then.
+// Loads this machine's libraries. A call that fails is tried again by the next one; after the first success each call returns the same.
 Result<const Library*> GetLibrary();
 
 // What people do about an adapter that is not there.

@@ -114,7 +114,7 @@ class TargetQueue {
   void SetOwner(TargetQueueOwner& owner) { owner_ = &owner; }
   // Connect has succeeded: the queue has that many entries. `in_capsule_bytes`: what commands may bring along from now on.
   virtual void BecomeQueue(uint32_t entries, bool flow_control, uint32_t in_capsule_bytes);
-  // All of the command's data, which is not in its capsule. `command.data` has room for it.
+  // Asks the host for all of the command's data, which is not in its capsule. `command.data` has room for it.
   virtual void Ask(TargetCommand& command) = 0;
   // `data_bytes` of command.data go along; none with an error. Of a queue that has ended: gives it back at once.
   virtual void Answer(TargetCommand& command, Status status, uint64_t result, uint32_t data_bytes) = 0;
@@ -129,9 +129,9 @@ class TargetQueue {
   bool ended() const { return ended_; }
   // Commands that were taken and not given back.
   uint32_t commands() const { return commands_; }
-  // Of those: with the owner, which has not answered or asked.
+  // How many of the commands are with the owner, which has not answered or asked.
   uint32_t running();
-  // Of those that are with the owner, and of those whose data is awaited. `visit` answers none, and asks for none.
+  // Visits the commands that are with the owner, and those whose data is awaited. `visit` answers none, and asks for none.
   void ForEachUnanswered(const std::function<void(TargetCommand&)>& visit);
 
  protected:
@@ -141,7 +141,7 @@ class TargetQueue {
     of_queue_.PushBack(command);
     ++commands_;
   }
-  // It is the owner's again.
+  // The command is the owner's again.
   void GiveBack(TargetCommand& command) {
     command.of_queue.Unlink();
     command.state = TargetCommand::State::kFree;
