@@ -94,7 +94,7 @@ bool IoPort::TakeShare(IoCommand& command) {
   if (!IsWithinShare(*command.queue, command.data_bytes)) return false;
   uint64_t& used = command.queue->data_bytes();
   const bool is_registered = command.queue->uses_registered_memory();
-  DataBuffers& pool = is_registered ? registered_ : data_;
+  nvme::fabrics::DataBuffers& pool = is_registered ? registered_ : data_;
   if (!pool.Take(command.data_bytes, command.buffer)) return false;
   used += command.data_bytes;
   command.buffer_of = is_registered ? BufferOf::kRegistered : BufferOf::kData;

@@ -22,11 +22,11 @@
 #include <vector>
 
 #include "block/pipeline.h"
+#include "nvme/fabrics/memory/data_buffers.h"
 #include "nvme/target/reservations/reservation.h"
 #include "nvme/target/subsystem.h"
 #include "nvmf_target/io/io_command.h"
 #include "nvmf_target/io/write_order.h"
-#include "nvmf_target/memory/data_buffers.h"
 #include "nvmf_target/memory/receive_buffers.h"
 #include "observe/reactor_counters.h"
 #include "observe/recorder.h"
@@ -105,7 +105,7 @@ class IoPort final : private observe::InFlightSource {
   std::span<uint8_t> receive_buffer() { return received_.Current(); }
   void LearnCpu();
   // Memory that adapters reach. Its pages are never given back, nor changed for others. Any thread may have its region registered.
-  DataBuffers& registered() { return registered_; }
+  nvme::fabrics::DataBuffers& registered() { return registered_; }
   void UseCounters(observe::ReactorCounters* counters);
   // No queue is left.
   void Stop() {
@@ -168,7 +168,7 @@ class IoPort final : private observe::InFlightSource {
   };
 
   static constexpr uint64_t ShareOf(uint32_t slabs) {
-    return std::max<uint64_t>(slabs / kShares, 1) * DataBuffers::kSlabBytes;
+    return std::max<uint64_t>(slabs / kShares, 1) * nvme::fabrics::DataBuffers::kSlabBytes;
   }
   // Whether the queue may have so much more, as far as its share goes.
   bool IsWithinShare(IoQueue& queue, uint32_t bytes) const;
@@ -191,9 +191,9 @@ class IoPort final : private observe::InFlightSource {
   const uint64_t share_bytes_;             // of data_, that one queue may have
   const uint64_t registered_share_bytes_;  // of registered_
   ReceiveBuffers received_;
-  DataBuffers data_;
-  DataBuffers of_capsules_;
-  DataBuffers registered_;
+  nvme::fabrics::DataBuffers data_;
+  nvme::fabrics::DataBuffers of_capsules_;
+  nvme::fabrics::DataBuffers registered_;
   std::vector<std::unique_ptr<IoCommand>> commands_;  // by tag; made as they are needed
   std::vector<uint16_t> free_;                        // the one that came back last is used first
   IntrusiveList<IoCommand, &IoCommand::waiting> waiting_;

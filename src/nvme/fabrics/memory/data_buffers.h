@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for the data of commands: one piece for each, from a pool that a reactor's connections share, so that a connection which is idle has
+// Memory for the data of commands: one piece for each, from a pool that a reactor's queues share, so that a queue which is idle has
 // none. Pieces are powers of two from 4 KiB on, cut from slabs of 1 MiB; a slab has pieces of one size until all of them are back.
 //
 // Memory that was used stays for the next command, and goes back to the kernel when it was not needed for a while (Trim).
+//
+// Pages that an adapter has registered stay as they are, or it would go on with the old ones: of such memory neither Trim nor ReplacePages is called.
 //
 // One thread: its reactor's. Allocates in the constructor only.
 #pragma once
@@ -15,12 +17,12 @@
 #include "block/memory.h"
 #include "nvme/fabrics/queues/target_queue.h"
 
-namespace cleat::nvmf_target {
+namespace cleat::nvme::fabrics {
 
 class DataBuffers {
  public:
   static constexpr uint32_t kPieceMinBytes = 4096;
-  static constexpr uint32_t kSlabBytes = nvme::fabrics::kTransferBytesMax;
+  static constexpr uint32_t kSlabBytes = kTransferBytesMax;
   static constexpr uint32_t kSlabsMax = 256;
   // Slabs that stay when nobody needs them.
   static constexpr uint32_t kSlabsKept = 8;
@@ -44,7 +46,10 @@ class DataBuffers {
 
   // All of it, whose pieces Take gives.
   const std::shared_ptr<block::MemoryRegion>& region() const { return region_; }
+  uint32_t slabs() const { return static_cast<uint32_t>(slabs_.size()); }
   uint32_t slabs_in_use() const { return slabs_in_use_; }
+  // Whether a piece of that length would be cut from a slab that is in use.
+  bool HasPiece(uint32_t bytes) const { return with_room_[SizeOf(bytes)] != kNone; }
 
  private:
   static constexpr uint32_t kSizes = 9;  // 4 KiB to 1 MiB
@@ -71,4 +76,4 @@ class DataBuffers {
   uint32_t slabs_most_ = 0;  // in use since the last Trim
 };
 
-}  // namespace cleat::nvmf_target
+}  // namespace cleat::nvme::fabrics

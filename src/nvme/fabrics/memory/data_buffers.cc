@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nvmf_target/memory/data_buffers.h"
+#include "nvme/fabrics/memory/data_buffers.h"
 
 #include <sys/mman.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 
-namespace cleat::nvmf_target {
+namespace cleat::nvme::fabrics {
 
 static_assert(DataBuffers::kSlabBytes / DataBuffers::kPieceMinBytes == 256);
 
@@ -110,4 +110,4 @@ bool DataBuffers::Trim() {
   return std::min(kept, needed) > std::max(slabs_in_use_, kSlabsKept);
 }
 
-}  // namespace cleat::nvmf_target
+}  // namespace cleat::nvme::fabrics

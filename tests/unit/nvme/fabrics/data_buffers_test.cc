@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nvmf_target/memory/data_buffers.h"
+#include "nvme/fabrics/memory/data_buffers.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 #include "base/unique_fd.h"
 
-namespace cleat::nvmf_target::data_buffers_test {
+namespace cleat::nvme::fabrics::data_buffers_test {
 namespace {
 
 TEST(DataBuffersTest, PiecesOfAllSizesNeverOverlapAndAllComeBack) {
@@ -100,4 +100,4 @@ TEST(DataBuffersTest, APieceWithOtherPagesLeavesItsOldOnesAndItsNeighboursAsThey
 }
 
 }  // namespace
-}  // namespace cleat::nvmf_target::data_buffers_test
+}  // namespace cleat::nvme::fabrics::data_buffers_test
