@@ -23,7 +23,7 @@ MAY_INCLUDE = {
     "qos": ["block", "reactor", "base"],
     "scsi": ["block", "reactor", "base"],
     "rdma": ["base"],
-    "nvme": ["keys", "rdma", "block", "base"],  # keys: the rooms auth and tls; rdma: rdma_target
+    "nvme": ["keys", "rdma", "block", "base"],  # keys: the rooms auth and tls; rdma: rdma_target and rdma_host
     "pool": ["base"],
     "observe-reader": ["base"],
     "observe": ["observe-reader", "block", "reactor", "base"],
@@ -122,6 +122,7 @@ ROOMS = {
         "tcp_target": ["tcp", "fabrics", ""],
         "rdma": ["fabrics", ""],
         "rdma_target": ["rdma", "fabrics", ""],
+        "rdma_host": ["rdma", "fabrics", ""],
         "auth": ["fabrics", ""],
         "tls": ["auth", "fabrics", ""],
         "target": ["tls", "auth", "fabrics", ""],

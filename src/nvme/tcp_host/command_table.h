@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands of one connection that are in flight, each in a slot with all that its PDUs need: nothing is allocated for a command.
 //
-// CIDs are given out in turn, so that one comes back after kCidUsesLeast commands at the earliest, whatever the depth and however long other
-// commands stay in flight: until then an answer that comes late, or twice, names no command.
+// An answer that comes late, or twice, names no command: fabrics/queues/command_ids.h.
 //
 // One thread: its connection's.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,17 +14,12 @@
 #include "base/check.h"
 #include "block/memory.h"
 #include "nvme/fabrics/capsule.h"
+#include "nvme/fabrics/queues/command_ids.h"
 #include "nvme/tcp/pdu.h"
 
 namespace cleat::nvme::tcp {
 
 inline constexpr uint32_t kDepthMax = 1023;
-// CID FFFFh names no command (base 2.0, 3.3.3.1).
-inline constexpr uint16_t kNoCid = 0xffff;
-// A CID's low bits are its place in an index of so many places a slot. A CID whose place is taken by a command in flight is left out: an
-// eighth of them at most.
-inline constexpr uint32_t kPlacesPerSlot = 8;
-inline constexpr uint32_t kCidUsesLeast = kNoCid - (1U << 16) / kPlacesPerSlot;
 
 // The longest beginning of a PDU of ours: CapsuleCmd with its digest, and padding for the CPDA (17) that takes most.
 inline constexpr uint32_t kSendHeaderMaxBytes = 144;
@@ -70,8 +63,7 @@ struct CommandSlot {
 
 class CommandTable {
  public:
-  explicit CommandTable(uint32_t depth)
-      : slots_(depth), free_(depth), index_(std::bit_ceil(depth * kPlacesPerSlot), kNoSlot) {
+  explicit CommandTable(uint32_t depth) : slots_(depth), free_(depth), ids_(depth) {
     CLEAT_CHECK(depth > 0 && depth <= kDepthMax);
     for (uint32_t i = 0; i < depth; ++i) free_[i] = static_cast<uint16_t>(depth - 1 - i);
     free_count_ = depth;
@@ -83,10 +75,8 @@ class CommandTable {
   CommandSlot& Take() {
     CLEAT_CHECK(free_count_ > 0);
     const uint16_t number = free_[--free_count_];
-    while (next_cid_ == kNoCid || PlaceOf(next_cid_) != kNoSlot) ++next_cid_;
-    PlaceOf(next_cid_) = number;
     CommandSlot& slot = slots_[number];
-    slot.cid = next_cid_++;
+    slot.cid = ids_.Take(number);
     slot.in_use = true;
     slot.in_capsule = slot.may_lack_data = slot.capsule_begun = slot.capsule_sent = false;
     slot.data_begun = slot.data_queued = slot.answered = slot.last_came = slot.digest_wrong = false;
@@ -96,8 +86,8 @@ class CommandTable {
 
   // The command that has the CID now, or nullptr.
   CommandSlot* Find(uint16_t cid) {
-    const uint16_t number = PlaceOf(cid);
-    if (number == kNoSlot) return nullptr;
+    const uint16_t number = ids_.Find(cid);
+    if (number == fabrics::CommandIds::kNoNumber) return nullptr;
     CommandSlot& slot = slots_[number];
     return slot.cid == cid ? &slot : nullptr;
   }
@@ -105,19 +95,15 @@ class CommandTable {
   void Free(CommandSlot& slot) {
     CLEAT_CHECK(slot.in_use);
     slot.in_use = false;
-    PlaceOf(slot.cid) = kNoSlot;
+    ids_.Free(slot.cid);
     free_[free_count_++] = static_cast<uint16_t>(&slot - slots_.data());
   }
 
  private:
-  static constexpr uint16_t kNoSlot = 0xffff;
-  uint16_t& PlaceOf(uint16_t cid) { return index_[cid & (index_.size() - 1)]; }
-
   std::vector<CommandSlot> slots_;
-  std::vector<uint16_t> free_;   // the one that was freed last is used first: it is in the cache
-  std::vector<uint16_t> index_;  // place of a CID -> number of the slot
+  std::vector<uint16_t> free_;  // the one that was freed last is used first: it is in the cache
+  fabrics::CommandIds ids_;
   uint32_t free_count_ = 0;
-  uint16_t next_cid_ = 0;
 };
 
 }  // namespace cleat::nvme::tcp
