@@ -173,11 +173,20 @@ Result<TransportAddress> ParseTransportAddress(std::string_view text, uint16_t p
   return parsed;
 }
 
-Result<TransportAddress> ParseAddressOfAnyTransport(std::string_view text) {
-  if (!text.starts_with(kRdmaScheme)) return ParseTransportAddress(text);
-  CLEAT_ASSIGN(TransportAddress address, ParseTransportAddress(text.substr(kRdmaScheme.size())));
-  address.transport = TransportType::kRdma;
+Result<TransportAddress> ParseAddressOfAnyTransport(std::string_view text, uint16_t port_default) {
+  if (!text.starts_with(kRdmaScheme)) return ParseTransportAddress(text, port_default);
+  auto address = ParseTransportAddress(text.substr(kRdmaScheme.size()), port_default);
+  if (!address) {
+    return Invalid(fmt::format("'{}' is no address of a target over RDMA: {}10.0.0.1:{} or {}[fd00::1]:{}",
+                               text.substr(0, kNqnBytesMax), kRdmaScheme, port_default, kRdmaScheme,
+                               port_default));
+  }
+  address->transport = TransportType::kRdma;
   return address;
+}
+
+bool IsUnspecified(const TransportAddress& address) {
+  return std::ranges::all_of(address.address, [](uint8_t byte) { return byte == 0; });
 }
 
 Result<TransportAddress> TransportAddressOf(AddressFamily family, std::string_view address,

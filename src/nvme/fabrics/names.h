@@ -67,7 +67,10 @@ inline constexpr uint32_t kKeepAliveMsMax = 600'000;
 // left out, which means `port_default`; brackets stay then. No zones ("%eth0"). Of TCP.
 Result<TransportAddress> ParseTransportAddress(std::string_view text, uint16_t port_default = kPortDefault);
 // The same, or of RDMA: "rdma://10.0.0.1:4420".
-Result<TransportAddress> ParseAddressOfAnyTransport(std::string_view text);
+Result<TransportAddress> ParseAddressOfAnyTransport(std::string_view text,
+                                                    uint16_t port_default = kPortDefault);
+// Whether it is 0.0.0.0 or [::], which stand for all addresses of a host that listens there, and for none that a host connects to.
+bool IsUnspecified(const TransportAddress& address);
 // The two fields as discovery records have them (TRADDR without brackets, TRSVCID).
 Result<TransportAddress> TransportAddressOf(AddressFamily family, std::string_view address,
                                             std::string_view port);

@@ -62,6 +62,9 @@ TEST(TransportAddress, TheTransportIsReadAndWrittenWhereAnyIsMeant) {
   EXPECT_EQ(TextOfAddress(rdma), "rdma://10.0.0.1:4421");
   EXPECT_EQ(TextOfAddress(ParseAddressOfAnyTransport("rdma://10.0.0.1").value()), "rdma://10.0.0.1:4420");
   EXPECT_EQ(TextOfAddress(ParseAddressOfAnyTransport("rdma://[fd00:0::1]").value()), "rdma://[fd00::1]:4420");
+  EXPECT_EQ(TextOfAddress(ParseAddressOfAnyTransport("rdma://10.0.0.1", kDiscoveryPort).value()),
+            "rdma://10.0.0.1:8009");
+  EXPECT_EQ(TextOfAddress(ParseAddressOfAnyTransport("[::1]", kDiscoveryPort).value()), "[::1]:8009");
   const TransportAddress tcp = ParseAddressOfAnyTransport("10.0.0.1:4421").value();
   EXPECT_EQ(tcp, ParseTransportAddress("10.0.0.1:4421").value());
   EXPECT_NE(tcp, rdma) << "they are two";
@@ -70,6 +73,24 @@ TEST(TransportAddress, TheTransportIsReadAndWrittenWhereAnyIsMeant) {
                            "tcp://10.0.0.1", " rdma://10.0.0.1", "rdma://10.0.0.1/"}) {
     EXPECT_FALSE(ParseAddressOfAnyTransport(text).ok()) << text;
   }
+}
+
+TEST(TransportAddress, OneThatIsWrongIsNamedWithTheFormOfItsTransport) {
+  const auto why = [](const char* text, uint16_t port) {
+    return ParseAddressOfAnyTransport(text, port).error().message;
+  };
+  EXPECT_EQ(
+      why("rdma://target", kPortDefault),
+      "'rdma://target' is no address of a target over RDMA: rdma://10.0.0.1:4420 or rdma://[fd00::1]:4420");
+  EXPECT_EQ(why("target", kDiscoveryPort),
+            "'target' is no address of a target: 10.0.0.1:8009 or [fd00::1]:8009");
+}
+
+TEST(TransportAddress, TheOnesThatStandForAllAreKnown) {
+  for (const char* text : {"0.0.0.0", "[::]:1", "rdma://0.0.0.0:4421", "rdma://[0::0]"})
+    EXPECT_TRUE(IsUnspecified(ParseAddressOfAnyTransport(text).value())) << text;
+  for (const char* text : {"0.0.0.1", "[::1]", "rdma://127.0.0.1", "rdma://[fe80::]"})
+    EXPECT_FALSE(IsUnspecified(ParseAddressOfAnyTransport(text).value())) << text;
 }
 
 TEST(TransportAddress, WhereTcpAloneIsMeantRdmaIsRefused) {
