@@ -60,7 +60,10 @@ class Device {
   virtual Status TakeEvents() = 0;
 };
 
-// The adapter that has this local address, IPv4 or IPv6; each adapter is opened once, whatever number of addresses it has, as two objects would take
+// The name of the adapter that has this local address, IPv4 or IPv6: nothing is opened that stays so. Errors as OpenDevice's.
+Result<std::string> DeviceNameAt(const std::string& local_address);
+
+// The adapter that has this local address; each adapter is opened once, whatever number of addresses it has, as two objects would take
 // failures from each other. Blocks for milliseconds. Errors: no library (kUnavailable; names the package), no adapter
 // (kUnavailable), none with that address (kNotFound).
 Result<std::unique_ptr<Device>> OpenDevice(const std::string& local_address);

@@ -14,6 +14,9 @@ Error BuiltWithout() {
 
 }  // namespace
 
+Result<std::string> DeviceNameAt(const std::string& /*local_address*/) {
+  return BuiltWithout();
+}
 Result<std::unique_ptr<Device>> OpenDevice(const std::string& /*local_address*/) {
   return BuiltWithout();
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both ends of RDMA connections over a real adapter, in one process and one thread, for rdma_verbs.cc.
+// Both ends of RDMA connections, in one process and one thread, over the adapters that a program has: real ones (rdma_verbs.cc), or those of a fabric in memory
+// (tests/unit/rdma/fabric_verbs_test.cc).
 #pragma once
 
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -30,23 +32,33 @@ constexpr uint32_t kMemoryBytes = 64 << 10;
 constexpr uint64_t kReceiveId = 1000;  // ... and the buffer's number
 constexpr SendLimits kWanted{.works = 64, .pieces = 4, .inline_bytes = 64, .read_credits = 4};
 
-inline std::string OwnAddress() {
-  const char* address = std::getenv("CLEAT_RDMA_ADDRESS");  // NOLINT(concurrency-mt-unsafe)
-  return address == nullptr ? "192.0.2.1" : address;
-}
+// The adapters of this program.
+class AdaptersUnderTest {
+ public:
+  virtual ~AdaptersUnderTest() = default;
+  virtual std::string own_address() const = 0;
+  // Of another adapter; nullptr: there is none.
+  virtual const char* other_address() const = 0;
+  virtual Result<std::unique_ptr<Device>> Open(const std::string& local_address) = 0;
+  virtual Result<std::unique_ptr<ConnectionManager>> OpenManager() = 0;
+  // Behind each test, when nothing of it is left.
+  virtual void Check() {}
+};
+AdaptersUnderTest& UnderTest();  // each program's own
 
-// Of another adapter; nullptr: there is none.
+inline std::string OwnAddress() {
+  return UnderTest().own_address();
+}
 inline const char* OtherAddress() {
-  return std::getenv("CLEAT_RDMA_OTHER_ADDRESS");
-}  // NOLINT(concurrency-mt-unsafe)
+  return UnderTest().other_address();
+}
 
 inline std::vector<uint8_t> Bytes(const std::string& text) {
   return {text.begin(), text.end()};
 }
 // Without the zeros that fill up private data.
 inline std::string Text(std::span<const uint8_t> bytes) {
-  const std::string text(bytes.begin(), bytes.end());
-  return text.c_str();
+  return {bytes.begin(), std::ranges::find(bytes, 0)};
 }
 
 inline bool ReadableWithin(int fd, int timeout_ms) {
@@ -116,7 +128,7 @@ class End final : public ConnectionOwner {
   // What came there, which is posted again.
   std::string Received(const Completion& completion) {
     const auto buffer = static_cast<uint32_t>(completion.id - kReceiveId);
-    const std::string text(
+    std::string text(
         reinterpret_cast<const char*>(buffers.data()) + static_cast<size_t>(buffer) * kBufferBytes,
         completion.received_bytes);
     Receive(buffer);
@@ -148,8 +160,8 @@ class End final : public ConnectionOwner {
   std::vector<uint8_t> buffers;
   std::vector<uint8_t> memory;
   std::unique_ptr<CompletionQueue> completions;
-  std::unique_ptr<ReceiveQueue> receive_queue;
   std::unique_ptr<Registration> received_in;
+  std::unique_ptr<ReceiveQueue> receive_queue;  // goes before the memory that its works name
   std::unique_ptr<Registration> registration;
   std::unique_ptr<Connection> connection;  // goes first
   bool goes_when_ended = false;
@@ -174,8 +186,8 @@ class Door final : public ListenerOwner {
 class Adapter {
  public:
   Adapter() {
-    device = Must(OpenDevice(OwnAddress()));
-    manager = Must(OpenConnectionManager());
+    device = Must(UnderTest().Open(OwnAddress()));
+    manager = Must(UnderTest().OpenManager());
     listener = Must(manager->Listen({OwnAddress(), 0}, 16, door));
   }
 
@@ -212,6 +224,11 @@ class Adapter {
   std::unique_ptr<Device> device;
   std::unique_ptr<ConnectionManager> manager;
   std::unique_ptr<Listener> listener;  // goes first
+};
+
+class VerbsTest : public testing::Test {
+ protected:
+  ~VerbsTest() override { UnderTest().Check(); }
 };
 
 }  // namespace cleat::rdma::rdma_verbs

@@ -224,6 +224,14 @@ void AdapterDevice::End(const char* why) {
                    fmt::format("RDMA: the adapter {}: {}; {}", name_, why, kHowToGetAnAdapter));
 }
 
+Result<std::string> DeviceNameAt(const std::string& local_address) {
+  CLEAT_ASSIGN(const Library* library, GetLibrary());
+  CLEAT_ASSIGN(const EventChannel channel, MakeEventChannel(*library));
+  CLEAT_ASSIGN(const CmId id, MakeCmId(*library, *channel, nullptr));
+  CLEAT_TRY(BindTo(*library, *id, local_address));
+  return std::string(id->verbs->device->name);
+}
+
 Result<std::unique_ptr<Device>> OpenDevice(const std::string& local_address) {
   CLEAT_ASSIGN(const Library* library, GetLibrary());
   return AdapterDevice::Open(*library, local_address);
