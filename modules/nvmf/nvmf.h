@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk in a namespace of an NVMe-oF subsystem, over NVMe/TCP: an association for its admin commands on the control reactor, and an I/O
+// A disk in a namespace of an NVMe-oF subsystem, over NVMe/TCP or NVMe/RDMA: an association for its admin commands on the control reactor, and an I/O
 // queue for each channel on the channel's reactor; both for each of the subsystem's addresses, which are the disk's paths. Requests go by the
 // best paths that there are (ANA). One that breaks is connected again, with pauses that grow; while there is none requests wait, however
 // long. What a dead connection may have left at the target is in doubt (docs/nvmeof.md, "Writes in doubt").
@@ -16,7 +16,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "block/device.h"
-#include "modules/nvmf/socket/tcp_tuning.h"
+#include "modules/nvmf/transport/tcp_tuning.h"
 #include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/doubt/doubt.h"
@@ -25,6 +25,8 @@
 #include "reactor/task.h"
 
 namespace cleat::modules {
+
+class RdmaPorts;  // modules/nvmf/rdma/rdma_ports.h
 
 // What disks of one subsystem share. Does not change while disks have it.
 struct NvmfSubsystem {
@@ -38,8 +40,9 @@ struct NvmfSubsystem {
   nvme::host::ProofPolicy proofs;
   // The secrets with which host and subsystem prove themselves on each queue; nullptr: this host has none.
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
-  std::shared_ptr<const nvme::tls::Psk> psk;  // nullptr: plain TCP
-  TcpTuning tuning;                           // of I/O queues, unless it says otherwise; for measurements
+  std::shared_ptr<const nvme::tls::Psk>
+      psk;           // nullptr: plain TCP. Without addresses over RDMA, which has no TLS
+  TcpTuning tuning;  // of I/O queues, unless it says otherwise; for measurements
 };
 
 // Called on the control reactor, between OpenNvmf's return and Close's; the owner of the device may close it from there.
@@ -78,6 +81,8 @@ struct NvmfOptions {
   // The line of authentication's arithmetic, which many disks share (login_line.h). It outlives the disk. nullptr only
   // where the subsystem has no secrets.
   nvmf::LoginLine* arithmetic = nullptr;
+  // By which targets are reached over RDMA; outlives the disk. nullptr only where the subsystem has no such address.
+  RdmaPorts* rdma = nullptr;
   // The time in which OpenNvmf has to find the namespace.
   uint64_t open_timeout_ns = 15 * kNsPerSecond;
 };
@@ -103,7 +108,7 @@ class NvmfDevice : public block::Device {
 //                        read-only
 //   kUnimplemented       a namespace or a controller that Cleat can't use
 //   kResourceExhausted   a limit of this host, or of the search for the namespace
-//   kUnavailable         nobody answers there, or not NVMe/TCP; the last error says what
+//   kUnavailable         nobody answers there, or not by this transport; the last error says what
 // Without a reservation_family nobody else is kept out. With a log of doubt the first write goes after Acquire, which finds what
 // the engine before left in doubt, and the last one has ended before Release or Close; the disk's other engine may open it at any time.
 Task<Result<std::unique_ptr<block::Device>>> OpenNvmf(NvmfOptions options);

@@ -2,12 +2,13 @@
 #include "modules/nvmf/nvmf_discovery.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "modules/nvmf/connect/make_queue.h"
 #include "modules/nvmf/login/login_arithmetic.h"
-#include "modules/nvmf/socket/tcp_queue.h"
 #include "nvme/host/discovery.h"
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
@@ -29,15 +30,16 @@ DiscoveryConfig ConfigOf(const NvmfDiscovery& options, uint64_t first_timeout_ns
   return config;
 }
 
-TcpQueueOptions QueueOptionsOf(const NvmfDiscovery& options, const DiscoveryConfig& config) {
-  nvme::tcp::HostConnectionOptions connection;
-  connection.name = config.who;
-  connection.depth = config.admin_entries - 1;
-  TcpQueueOptions queue(options.address, std::move(connection));
+TransportQueueOptions QueueOptionsOf(const NvmfDiscovery& options, const DiscoveryConfig& config) {
+  TransportQueueOptions queue;
+  queue.name = config.who;
+  queue.entries = config.admin_entries;
   queue.connect_timeout_ns = config.first_timeout_ns;
-  queue.tls = {.psk = options.psk,
-               .host_nqn = options.host.nqn,
-               .subsystem_nqn = std::string(nvme::fabrics::kDiscoveryNqn)};
+  queue.transport.address = options.address;
+  queue.transport.tls = {.psk = options.psk,
+                         .host_nqn = options.host.nqn,
+                         .subsystem_nqn = std::string(nvme::fabrics::kDiscoveryNqn)};
+  queue.transport.rdma = options.rdma;
   return queue;
 }
 
@@ -52,7 +54,7 @@ class Reading final : private nvme::host::DiscoveryOwner {
         arithmetic_(options.arithmetic, {std::string(nvme::fabrics::kDiscoveryNqn), config_.who}, reactor,
                     [this] { discovery_.Computed(); }),
         discovery_(WithChap(), *this),
-        admin_(QueueOptionsOf(options, config_), reactor, discovery_) {}
+        admin_(MakeQueue(QueueOptionsOf(options, config_), reactor, discovery_)) {}
   ~Reading() {
     tick_.Cancel();
     if (options_.arithmetic != nullptr) options_.arithmetic->Forget(config_.who);
@@ -61,9 +63,9 @@ class Reading final : private nvme::host::DiscoveryOwner {
   Reading& operator=(const Reading&) = delete;
 
   void Start() {
-    discovery_.Start(admin_, reactor_.now_ns());
+    discovery_.Start(*admin_, reactor_.now_ns());
     reactor_.AddTimer(tick_, reactor_.now_ns() + Discovery::kTickNs);
-    admin_.Start();
+    admin_->Start();
   }
   void GiveUp() { discovery_.GiveUp(); }
   Event& over() { return over_; }
@@ -100,7 +102,7 @@ class Reading final : private nvme::host::DiscoveryOwner {
   LoginArithmetic arithmetic_;
   std::optional<Result<DiscoveryLog>> result_;
   Discovery discovery_;  // outlives the queue, whose owner it is
-  TcpQueue admin_;
+  const std::unique_ptr<TransportQueue> admin_;
   TickTimer tick_{*this};
 };
 

@@ -46,9 +46,9 @@ uint64_t DrawNumber() {
 
 }  // namespace
 
-TargetService::TargetService(Reactor& control, DescriptorBudget* descriptors, StreamTuning tuning,
+TargetService::TargetService(nvmf::RdmaAdapters& adapters, DescriptorBudget* descriptors, StreamTuning tuning,
                              const PortLimits& port_limits, ReservationStore* reservations)
-    : control_(control),
+    : control_(adapters.control()),
       descriptors_(descriptors),
       tuning_(tuning),
       port_limits_(port_limits),
@@ -56,8 +56,8 @@ TargetService::TargetService(Reactor& control, DescriptorBudget* descriptors, St
       limits_(Limits(reservations != nullptr)),
       target_(limits_, kVersion, &DrawNumber),
       receive_buffer_(kReceiveBufferBytes),
-      rdma_(control, *this),
-      changed_(control) {}
+      rdma_(adapters, *this),
+      changed_(control_) {}
 
 TargetService::~TargetService() {
   CLEAT_CHECK(subsystems_.empty() && connections_.empty() && ports_.empty());

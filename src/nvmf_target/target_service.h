@@ -52,13 +52,14 @@ class TargetService final : private AdminQueueHost, private RdmaHostsOwner {
   static constexpr size_t kConnectionsMax = 8192;
   static constexpr size_t kUnknownMax = 1024;
   static constexpr size_t kUnknownOfOneMax = 256;
-  static constexpr size_t kUnknownRdmaOfOneMax =
-      16;  // of those over RDMA, each of which has memory for all of its entries
+  // Unknown ones over RDMA have memory for all of their entries.
+  static constexpr size_t kUnknownRdmaOfOneMax = 16;
   // Of a line of the target's own, not the one of the engine's own paths: strangers that keep it busy delay no disk of this engine's.
   static constexpr uint32_t kLoginThreads = 1;
 
-  // `descriptors`: of which each connection has one; nullptr: nobody counts. `reservations`: where they are kept; nullptr: hosts can't have any.
-  TargetService(Reactor& control, DescriptorBudget* descriptors, StreamTuning tuning = {},
+  // `adapters`: the process'. `descriptors`: of which each connection has one; nullptr: nobody counts. `reservations`: where they are kept; nullptr: hosts
+  // can't have any.
+  TargetService(nvmf::RdmaAdapters& adapters, DescriptorBudget* descriptors, StreamTuning tuning = {},
                 const PortLimits& port_limits = {}, ReservationStore* reservations = nullptr);
   ~TargetService();  // closed
   TargetService(const TargetService&) = delete;

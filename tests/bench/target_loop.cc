@@ -176,7 +176,8 @@ class Target {
   }
 
   Task<Status> Begin() {
-    service_ = std::make_unique<nvmf_target::TargetService>(control_.reactor(), nullptr, arguments_.tuning);
+    adapters_ = std::make_unique<nvmf::RdmaAdapters>(control_.reactor());
+    service_ = std::make_unique<nvmf_target::TargetService>(*adapters_, nullptr, arguments_.tuning);
     CLEAT_CO_ASSIGN(auto device, co_await OpenDevice());
     CLEAT_CO_ASSIGN(pipeline_, block::Pipeline::Make(std::move(device), block::AccessMode::kReadWrite));
     for (const auto& io : io_) {
@@ -217,6 +218,7 @@ class Target {
     service_->RemoveSubsystem(arguments_.nqn);
     co_await service_->Close();
     service_.reset();
+    adapters_.reset();
     for (size_t i = 0; i < io_.size(); ++i) {
       co_await io_[i]->reactor().Enter();
       channels_[i].reset();
@@ -230,6 +232,7 @@ class Target {
   BlockingPool blocking_{1};
   std::vector<std::unique_ptr<Runner>> io_;
   Runner control_{clock_, "control", Way::kSleeps, -1};
+  std::unique_ptr<nvmf::RdmaAdapters> adapters_;
   std::unique_ptr<nvmf_target::TargetService> service_;
   std::unique_ptr<block::Pipeline> pipeline_;
   std::vector<std::unique_ptr<block::PipelineChannel>> channels_;

@@ -4,6 +4,7 @@
 //   CLEAT_NVMF_SUBSYSTEM  the subsystem's folder in configfs; its namespace 1 is that of CLEAT_NVMF_PLAIN
 //   CLEAT_NVMF_LINK       the link by which a port offers the subsystem
 //   CLEAT_NVMF_PSK        if it is set, the pre-shared key of TLS
+// CLEAT_NVMF_ADDRESS may be one over RDMA ("rdma://192.0.2.1:4420"), for these tests alone.
 // Disk.AgreesWithTheReference and Discovery.TheTargetSaysWhereItsSubsystemIs need neither folder nor link, and so can be run by hand beside any
 // other target.
 #include <fcntl.h>
@@ -26,6 +27,8 @@
 #include "base/unique_fd.h"
 #include "modules/nvmf/nvmf.h"
 #include "modules/nvmf/nvmf_discovery.h"
+#include "modules/nvmf/rdma/rdma_ports.h"
+#include "nvmf/rdma/adapters.h"
 #include "tests/unit/modules/test_disk.h"
 
 namespace cleat::modules::nvmf_disk {
@@ -43,6 +46,11 @@ std::string Setting(const char* variable) {
 
 class Host {
  public:
+  Host() = default;
+  ~Host() { Await(Closed()); }
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
   void Turn() {
     control_->RunOnce();
     io_->RunOnce();
@@ -56,8 +64,13 @@ class Host {
     return std::move(*result);
   }
   Reactor& io() { return *io_; }
+  RdmaPorts& rdma() { return rdma_; }
 
  private:
+  Task<bool> Closed() {
+    co_await rdma_.Close();
+    co_return true;
+  }
   template <typename T>
   static Task<void> Keep(Task<T> task, std::optional<T>& result) {
     result.emplace(co_await task);
@@ -66,6 +79,8 @@ class Host {
   const MonotonicClock clock_;
   std::unique_ptr<Reactor> control_ = std::move(Reactor::Make(clock_, {})).value();
   std::unique_ptr<Reactor> io_ = std::move(Reactor::Make(clock_, {})).value();
+  nvmf::RdmaAdapters adapters_{*control_};
+  RdmaPorts rdma_{adapters_};
 };
 
 // The kernel's target, as its administrator has it.
@@ -123,10 +138,10 @@ nvme::fabrics::HostIdentity ThisHost() {
 }
 
 nvme::fabrics::TransportAddress TargetsAddress() {
-  return nvme::fabrics::ParseTransportAddress(Setting("CLEAT_NVMF_ADDRESS")).value();
+  return nvme::fabrics::ParseAddressOfAnyTransport(Setting("CLEAT_NVMF_ADDRESS")).value();
 }
 
-NvmfOptions OptionsOf(int& broken, int& connected) {
+NvmfOptions OptionsOf(Host& host, int& broken, int& connected) {
   NvmfSubsystem subsystem;
   subsystem.name = "subsystems/guest";
   subsystem.nqn = Setting("CLEAT_NVMF_NQN");
@@ -139,6 +154,7 @@ NvmfOptions OptionsOf(int& broken, int& connected) {
                       std::make_shared<NvmfSubsystem>(std::move(subsystem)),
                       nvme::fabrics::ParseUuid(Setting("CLEAT_NVMF_PLAIN")).value(),
                       block::AccessMode::kReadWrite);
+  options.rdma = &host.rdma();
   options.events.broken = [&broken](const Error&) { ++broken; };
   options.events.connected = [&connected] { ++connected; };
   return options;
@@ -149,6 +165,7 @@ TEST(Discovery, TheTargetSaysWhereItsSubsystemIs) {
   NvmfDiscovery options;
   options.address = TargetsAddress();
   options.host = ThisHost();
+  options.rdma = &host.rdma();
   const auto log = host.Await(DiscoverNvmf(options));
   ASSERT_TRUE(log.ok()) << log.error().message;
   EXPECT_EQ(log->skipped, 0U) << log->why_skipped;
@@ -169,6 +186,7 @@ TEST(Discovery, AServiceThatIsWatchedTellsOfItsChanges) {
   NvmfDiscovery options;
   options.address = TargetsAddress();
   options.host = ThisHost();
+  options.rdma = &host.rdma();
   options.cancel = &cancel;
   options.seen = [&](const nvme::fabrics::DiscoveryLog& log) {
     seen.push_back(std::ranges::any_of(
@@ -187,7 +205,7 @@ TEST(Disk, AgreesWithTheReference) {
   Host host;
   int broken = 0;
   int connected = 0;
-  auto opened = host.Await(OpenNvmf(OptionsOf(broken, connected)));
+  auto opened = host.Await(OpenNvmf(OptionsOf(host, broken, connected)));
   ASSERT_TRUE(opened.ok()) << opened.error().message;
   auto pipeline = block::Pipeline::Make(std::move(opened).value(), block::AccessMode::kReadWrite).value();
   test::TestDisk disk(*pipeline, host.io(), [&] { host.Turn(); });
@@ -204,7 +222,7 @@ TEST(Disk, LosesNothingWhenItsTargetGoesAndComesBackUnderLoad) {
   Target target;
   int broken = 0;
   int connected = 0;
-  auto opened = host.Await(OpenNvmf(OptionsOf(broken, connected)));
+  auto opened = host.Await(OpenNvmf(OptionsOf(host, broken, connected)));
   ASSERT_TRUE(opened.ok()) << opened.error().message;
   auto* const device = static_cast<NvmfDevice*>(opened->get());
   auto pipeline = block::Pipeline::Make(std::move(opened).value(), block::AccessMode::kReadWrite).value();

@@ -80,8 +80,10 @@ class ResizeTest : public testing::Test {
   engine::PathGuard paths_;
   engine::CephDisks ceph_{{world_.control(), clusters_, keyring_, world_.blocking(), paths_}, "engine-0", {}};
   nvmf::LoginLine logins_{0};
-  engine::ModuleDiskFactory disks_{memories_,         uring_,  crypto_, keyring_,
-                                   world_.blocking(), logins_, ceph_,   paths_};
+  nvmf::RdmaAdapters adapters_{world_.control()};
+  modules::RdmaPorts rdma_{adapters_};
+  engine::ModuleDiskFactory disks_{memories_, uring_, crypto_, keyring_, world_.blocking(),
+                                   logins_,   rdma_,  ceph_,   paths_};
   engine::Engine engine_{
       {world_.control(), world_.io_reactors(), disks_, network_, memories_, groups_, clusters_, nullptr}};
 };

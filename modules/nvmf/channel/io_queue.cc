@@ -22,17 +22,15 @@ nvme::host::QueueLoginConfig LoginConfigOf(const IoQueueTarget& target, const Io
   return config;
 }
 
-TcpQueueOptions TcpOptionsOf(const IoQueueTarget& target, const IoQueueId& id) {
-  nvme::tcp::HostConnectionOptions connection;
-  connection.name = IoQueue::NameOf(target, id);
-  connection.depth = id.entries - 1;
-  connection.digests = target.digests;
-  connection.receive_buffer_bytes = target.tuning.receive_buffer_bytes;
-  TcpQueueOptions options(target.paths.at(id.path).address, std::move(connection));
+TransportQueueOptions QueueOptionsOf(const IoQueueTarget& target, const IoQueueId& id) {
+  TransportQueueOptions options;
+  options.transport = target.paths.at(id.path).transport;
+  options.transport.tls.queue = nvmf::TlsNames::Queue::kIo;
+  options.name = IoQueue::NameOf(target, id);
+  options.queue_id = id.queue_id;
+  options.controller_id = id.controller_id;
+  options.entries = id.entries;
   options.connect_timeout_ns = IoQueue::kConnectTimeoutNs;
-  options.tuning = target.tuning;
-  options.tls = target.tls;
-  options.tls.queue = nvmf::TlsNames::Queue::kIo;
   return options;
 }
 
@@ -49,14 +47,14 @@ IoQueue::IoQueue(const IoQueueTarget& target, const IoQueueId& id, Reactor& reac
           target.arithmetic, {target.subsystem_nqn, target.paths.at(id.path).who}, reactor,
           [this] { Computed(); }, id.place),
       login_(LoginConfigOf(target, id, arithmetic_.ChapWith(target.chap))),
-      tcp_(TcpOptionsOf(target, id), reactor, *this) {}
+      queue_(MakeQueue(QueueOptionsOf(target, id), reactor, *this)) {}
 
 void IoQueue::CheckOverdue() {
-  if (const auto overdue = login_.Overdue(reactor_.now_ns())) tcp_.Abort(*overdue);
+  if (const auto overdue = login_.Overdue(reactor_.now_ns())) queue_->Abort(*overdue);
 }
 
 void IoQueue::Computed() {
-  login_.Computed(tcp_, reactor_.now_ns());
+  login_.Computed(*queue_, reactor_.now_ns());
 }
 
 Error IoQueue::EndLogin(const Error& reason) {
@@ -74,15 +72,15 @@ uint64_t IoQueue::PauseNs() const {
 }
 
 void IoQueue::Connected() {
-  login_.Begin(tcp_, reactor_.now_ns());
+  login_.Begin(*queue_, reactor_.now_ns());
 }
 
 bool IoQueue::TakeLogin(uint64_t cookie, const nvme::fabrics::CompletionEntry& entry, uint64_t data_bytes) {
-  const auto ready = login_.Take(tcp_, cookie, entry, data_bytes, reactor_.now_ns());
-  if (!ready) tcp_.Abort(ready.error());
+  const auto ready = login_.Take(*queue_, cookie, entry, data_bytes, reactor_.now_ns());
+  if (!ready) queue_->Abort(ready.error());
   if (!ready || !*ready) return false;
   arithmetic_.Succeed();
-  tcp_.set_in_capsule_bytes(in_capsule_bytes_);
+  queue_->set_in_capsule_bytes(in_capsule_bytes_);
   return true;
 }
 

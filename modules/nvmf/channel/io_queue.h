@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An I/O queue of one life, in one try to connect it: a TCP connection of its own and the login on it. What commands go over it is the business
+// An I/O queue of one life, in one try to connect it: a connection of its own and the login on it. What commands go over it is the business
 // of the class that derives from this one, which hears of their answers itself, as QueuePairOwner; those of the login it hands to TakeLogin.
 //
 // Ownership and thread: whoever makes it owns it, on `reactor`, which outlives it; it is destroyed once it has ended, or to end it, and never
@@ -13,8 +13,9 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "modules/nvmf/connect/make_queue.h"
 #include "modules/nvmf/login/login_arithmetic.h"
-#include "modules/nvmf/socket/tcp_queue.h"
+#include "modules/nvmf/transport/transport_queue.h"
 #include "nvme/auth/chap_secret.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/fabrics/queues/queue_pair.h"
@@ -28,12 +29,9 @@ namespace cleat::modules {
 struct IoQueueTarget {
   struct Path {
     std::string who;  // begins errors: "subsystems/a at 10.0.0.1:4420"
-    nvme::fabrics::TransportAddress address;
+    TransportOptions transport;
   };
   std::vector<Path> paths;
-  nvme::tcp::Digests digests;
-  TcpTuning tuning;
-  nvmf::TlsNames tls;
   std::string host_nqn;
   std::string subsystem_nqn;
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;  // nullptr: none
@@ -69,14 +67,14 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
 
-  void Start() { tcp_.Start(); }
-  void End(const Error& reason) { tcp_.Abort(reason); }
+  void Start() { queue_->Start(); }
+  void End(const Error& reason) { queue_->Abort(reason); }
   // To be called from time to time until the queue is ready: ends it when the target is too late.
   void CheckOverdue();
-  // Other commands than the login's may be submitted to tcp().
+  // Other commands than the login's may be submitted to queue().
   bool ready() const { return login_.ready(); }
-  bool ended() const { return tcp_.ended(); }
-  TcpQueue& tcp() { return tcp_; }
+  bool ended() const { return queue_->ended(); }
+  nvme::fabrics::QueuePair& queue() { return *queue_; }
 
   // ---- Once it has ended, and was never ready: for the next try
   // That was no failed try: this host had not come to compute its answer, so that the next one keeps the place, or has itself no memory for
@@ -104,7 +102,7 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
   const uint32_t in_capsule_bytes_;
   LoginArithmetic arithmetic_;
   nvme::host::QueueLogin login_;
-  TcpQueue tcp_;
+  const std::unique_ptr<TransportQueue> queue_;
 };
 
 }  // namespace cleat::modules

@@ -181,7 +181,7 @@ void NvmfChannel::TryQueue(Life& life) {
 
 void NvmfChannel::QueueReady(uint32_t path) {
   Life& life = *lives_[path];
-  requests_->PathReady(life.plan.id.life, life.queue->tcp(), life.plan.format, life.plan.state);
+  requests_->PathReady(life.plan.id.life, life.queue->queue(), life.plan.format, life.plan.state);
   ArmTick();
 }
 

@@ -50,6 +50,21 @@ class OpenedNvmf final : public NvmfDevice {
   const std::shared_ptr<NvmfDisk> disk_;
 };
 
+bool IsRdma(const fabrics::TransportAddress& address) {
+  return address.transport == fabrics::TransportType::kRdma;
+}
+
+// kInvalidArgument.
+Status CheckRdma(const NvmfOptions& options) {
+  const NvmfSubsystem& subsystem = *options.subsystem;
+  if (std::none_of(subsystem.addresses.begin(), subsystem.addresses.end(), &IsRdma)) return Ok{};
+  if (options.rdma == nullptr)
+    return Error(ErrorCode::kInvalidArgument, "it has addresses over RDMA, and there are no adapters");
+  if (subsystem.psk == nullptr) return Ok{};
+  return Error(ErrorCode::kInvalidArgument,
+               "it has a pre-shared key and addresses over RDMA, which has no TLS: leave out one of the two");
+}
+
 // kInvalidArgument.
 Status CheckNvmfOptions(const NvmfOptions& options) {
   const std::string& disk = options.shape.name;
@@ -77,6 +92,8 @@ Status CheckNvmfOptions(const NvmfOptions& options) {
   }
   if (subsystem.chap != nullptr && options.arithmetic == nullptr)
     return refuse(subsystem.name + " has secrets, and there are no threads for authentication");
+  if (const Status rdma = CheckRdma(options); !rdma)
+    return refuse(subsystem.name + ": " + rdma.error().message);
   if (options.name_space == fabrics::Uuid{}) return refuse("the namespace's UUID is zero");
   return block::CheckGeometry(options.shape.ToGeometry(), disk);
 }
@@ -89,7 +106,13 @@ Task<Result<std::unique_ptr<block::Device>>> OpenNvmf(NvmfOptions options) {
   std::vector<std::string> addresses;
   for (const auto& address : options.subsystem->addresses)
     addresses.push_back(fabrics::TextOfAddress(address));
-  std::string io_path = fmt::format("NVMe/TCP {}", fmt::join(addresses, ", "));
+  const auto& paths = options.subsystem->addresses;
+  const auto rdma = std::count_if(paths.begin(), paths.end(), &IsRdma);
+  std::string io_path = fmt::format("{} {}",
+                                    rdma == 0                                   ? "NVMe/TCP"
+                                    : static_cast<size_t>(rdma) == paths.size() ? "NVMe/RDMA"
+                                                                                : "NVMe/TCP and NVMe/RDMA",
+                                    fmt::join(addresses, ", "));
   auto disk = std::make_shared<NvmfDisk>(std::move(options), *Reactor::Current());
   const Status opened = co_await disk->Open();
   if (!opened) {

@@ -210,15 +210,11 @@ void NvmfDisk::TakeShape(const DiskPath& path) {
   shared_ = std::make_shared<NvmfChannelShared>();
   IoQueueTarget& target = shared_->target;
   for (const auto& each : paths_)
-    target.paths.push_back({.who = each->where(), .address = subsystem.addresses.at(each->index())});
-  target.digests = {.header = subsystem.header_digest, .data = subsystem.data_digest};
-  target.tuning = subsystem.tuning;
+    target.paths.push_back({.who = each->where(), .transport = TransportOf(options_, each->index())});
   target.host_nqn = subsystem.host.nqn;
   target.subsystem_nqn = subsystem.nqn;
   target.chap = subsystem.chap;
   target.arithmetic = options_.arithmetic;
-  target.tls = {.psk = subsystem.psk, .host_nqn = subsystem.host.nqn, .subsystem_nqn = subsystem.nqn};
-  target.tls.by_kernel = subsystem.tuning.kernel_tls;
   shared_->write_cache = geometry_.write_cache;
   shared_->doubt_log = doubt_.log();
   DiskReservationOwner& self = *this;
@@ -243,8 +239,7 @@ void NvmfDisk::CountQueues() {
 void NvmfDisk::LifeChanged(DiskPath& path, uint32_t changed, bool is_new_state) {
   const LifeId life = path.life();
   if ((changed & nvme::host::kChangedSize) != 0) {
-    TellAll(
-        [life, format = FormatOf(path.info())](NvmfChannel& channel) { channel.SetFormat(life, format); });
+    TellAll([life, format = path.format()](NvmfChannel& channel) { channel.SetFormat(life, format); });
     if (const Status fits = MayBegin(path, path.info()); !fits) return path.Refuse(fits.error());
     SeeSize();
   }

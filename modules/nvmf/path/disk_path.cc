@@ -29,11 +29,12 @@ NvmfPathConfig ConfigOf(const NvmfOptions& options, uint32_t index) {
   config.association.wanted.ids.uuid = options.name_space;
   config.association.kato_ms = options.subsystem->kato_ms;
   config.association.io_queues = DiskPath::kQueuesMax;
-  config.address = options.subsystem->addresses.at(index);
-  const NvmfSubsystem& subsystem = *options.subsystem;
-  config.tls = {.psk = subsystem.psk, .host_nqn = subsystem.host.nqn, .subsystem_nqn = subsystem.nqn};
-  config.tls.by_kernel = subsystem.tuning.kernel_tls;
-  config.digests = {.header = options.subsystem->header_digest, .data = options.subsystem->data_digest};
+  // Queues over RDMA share places for commands, and each request has one all the time. Events wait at the controller for the next.
+  if (options.subsystem->addresses.at(index).transport == nvme::fabrics::TransportType::kRdma)
+    config.association.event_requests = 1;
+  // An admin queue is fast enough as it is.
+  config.transport = TransportOf(options, index);
+  config.transport.tuning = {.kernel_tls = options.subsystem->tuning.kernel_tls};
   config.reservation_family = options.reservation_family;
   config.chap = options.subsystem->chap;
   config.arithmetic = options.arithmetic;
@@ -53,10 +54,23 @@ uint32_t QueueEntries(const AssociationInfo& info) {
 
 }  // namespace
 
+TransportOptions TransportOf(const NvmfOptions& options, uint32_t index) {
+  const NvmfSubsystem& subsystem = *options.subsystem;
+  TransportOptions transport;
+  transport.address = subsystem.addresses.at(index);
+  transport.digests = {.header = subsystem.header_digest, .data = subsystem.data_digest};
+  transport.tuning = subsystem.tuning;
+  transport.tls = {.psk = subsystem.psk, .host_nqn = subsystem.host.nqn, .subsystem_nqn = subsystem.nqn};
+  transport.tls.by_kernel = subsystem.tuning.kernel_tls;
+  transport.rdma = options.rdma;
+  return transport;
+}
+
 DiskPath::DiskPath(const NvmfOptions& options, uint32_t index, Reactor& control, DiskPathOwner& owner)
     : disk_(options.shape.name),
       index_(index),
       where_(WhereOf(options, index)),
+      transport_(options.subsystem->addresses.at(index).transport),
       host_id_(options.subsystem->host.id),
       family_(options.reservation_family),
       control_(control),
@@ -99,11 +113,15 @@ IoQueueId DiskPath::IdFor(uint16_t queue) const {
           .kato_ms = info_->kato_ms};
 }
 
+nvme::host::PathFormat DiskPath::format() const {
+  return FormatOf(*info_, transport_);
+}
+
 IoQueuePlan DiskPath::PlanFor(uint16_t queue) const {
   IoQueuePlan plan;
   plan.id = IdFor(queue);
   plan.state = state_;
-  plan.format = FormatOf(*info_);
+  plan.format = format();
   return plan;
 }
 

@@ -19,6 +19,7 @@
 #include "modules/nvmf/channel/nvmf_channel.h"
 #include "modules/nvmf/nvmf.h"
 #include "modules/nvmf/path/nvmf_path.h"
+#include "modules/nvmf/transport/transport_queue.h"
 #include "nvme/host/association.h"
 #include "nvme/host/doubt/doubt_ledger.h"
 #include "nvme/host/requests/request_queue.h"
@@ -26,6 +27,9 @@
 namespace cleat::modules {
 
 class DiskPath;
+
+// How the queues by the subsystem's address of that index are connected.
+TransportOptions TransportOf(const NvmfOptions& options, uint32_t index);
 
 class DiskPathOwner {
  public:
@@ -73,6 +77,7 @@ class DiskPath final : private NvmfPathOwner {
   nvme::host::LifeId life() const { return life_; }    // 0: none is live
   // Only while a life is live.
   const nvme::host::AssociationInfo& info() const { return *info_; }
+  nvme::host::PathFormat format() const;
   nvme::host::PathState state() const { return state_; }
   bool is_admitted() const { return life_ != 0 && admitted_; }
   bool is_usable() const { return state_ != nvme::host::PathState::kUnusable; }
@@ -119,6 +124,7 @@ class DiskPath final : private NvmfPathOwner {
   const std::string disk_;
   const uint32_t index_;
   const std::string where_;
+  const nvme::fabrics::TransportType transport_;
   const nvme::fabrics::Uuid host_id_;  // without a family
   const uint64_t family_;
   Reactor& control_;

@@ -5,16 +5,21 @@
 
 #include <algorithm>
 
+#include "nvme/fabrics/queues/target_queue.h"
+
 namespace cleat::modules {
 namespace {
 
 using nvme::fabrics::AnaState;
+using nvme::fabrics::TransportType;
 using nvme::host::AssociationInfo;
 using nvme::host::PathState;
 
-nvme::Limits LimitsOf(const AssociationInfo& info) {
+nvme::Limits LimitsOf(const AssociationInfo& info, TransportType type) {
   nvme::TransportLimits transport;
-  transport.memory_align = 1;  // TCP copies from wherever the bytes are
+  transport.memory_align = 1;  // both transports copy from wherever the bytes are
+  // The largest piece of memory that an adapter's queues have for a command.
+  if (type == TransportType::kRdma) transport.transfer_bytes_max = nvme::fabrics::kTransferBytesMax;
   return {info.controller, info.space, info.command_set, transport};
 }
 
@@ -78,7 +83,8 @@ Status CheckAgain(const Promised& promised, const std::string& where, const Asso
 block::Geometry GeometryOf(const NvmfOptions& options, const AssociationInfo& info) {
   constexpr uint64_t kGranularityMaxBytes = 1 << 20;
   block::Geometry geometry = options.shape.ToGeometry();
-  const nvme::Limits limits = LimitsOf(info);
+  // What is asked of it here is of any transport.
+  const nvme::Limits limits = LimitsOf(info, TransportType::kTcp);
   const bool writes = options.access == block::AccessMode::kReadWrite;
   const uint64_t boundary = uint64_t{info.space.boundary_blocks} * limits.block_bytes();
   if (boundary <= UINT32_MAX && boundary % geometry.physical_block_bytes == 0)
@@ -94,10 +100,10 @@ block::Geometry GeometryOf(const NvmfOptions& options, const AssociationInfo& in
   return geometry;
 }
 
-nvme::host::PathFormat FormatOf(const AssociationInfo& info) {
+nvme::host::PathFormat FormatOf(const AssociationInfo& info, TransportType transport) {
   nvme::host::PathFormat format;
   format.nsid = info.nsid;
-  format.limits = LimitsOf(info);
+  format.limits = LimitsOf(info, transport);
   format.write_zeroes_deallocates = info.space.write_zeroes_deallocates && info.space.deallocated_reads_zero;
   return format;
 }

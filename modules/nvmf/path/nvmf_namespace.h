@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "block/device.h"
 #include "modules/nvmf/nvmf.h"
+#include "nvme/fabrics/names.h"
 #include "nvme/host/association.h"
 #include "nvme/host/requests/command_maker.h"
 #include "nvme/host/requests/request_queue.h"
@@ -34,7 +35,8 @@ Status CheckAgain(const Promised& promised, const std::string& where,
                   const nvme::host::AssociationInfo& info);
 
 block::Geometry GeometryOf(const NvmfOptions& options, const nvme::host::AssociationInfo& info);
-nvme::host::PathFormat FormatOf(const nvme::host::AssociationInfo& info);
+nvme::host::PathFormat FormatOf(const nvme::host::AssociationInfo& info,
+                                nvme::fabrics::TransportType transport);
 uint64_t NamespaceBytes(const nvme::host::AssociationInfo& info);
 // The state of the path on which the controller says this.
 nvme::host::PathState StateOf(const nvme::host::AssociationInfo& info);

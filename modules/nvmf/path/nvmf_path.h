@@ -19,8 +19,9 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "modules/nvmf/connect/make_queue.h"
 #include "modules/nvmf/login/login_arithmetic.h"
-#include "modules/nvmf/socket/tcp_queue.h"
+#include "modules/nvmf/transport/transport_queue.h"
 #include "nvme/fabrics/names.h"
 #include "nvme/host/association.h"
 #include "nvme/host/doubt/doubt.h"
@@ -31,12 +32,10 @@ namespace cleat::modules {
 struct NvmfPathConfig {
   nvme::host::AssociationConfig
       association;  // its `life` and `chap` are made here, and with a family the host's identifier
-  nvme::fabrics::TransportAddress address;
-  nvme::tcp::Digests digests;
+  TransportOptions transport;
   std::shared_ptr<const nvme::auth::ChapSecrets> chap;
   nvmf::LoginLine* arithmetic = nullptr;
   uint64_t reservation_family = 0;  // 0: none
-  nvmf::TlsNames tls;
 };
 
 // A life's number: never 0, and never one that this or another engine has drawn before.
@@ -87,9 +86,9 @@ class NvmfPath final : private nvme::host::AssociationOwner {
   void End(bool shutdown);
 
   bool live() const { return association_ != nullptr && association_->live() && !ending_; }
-  // The admin queue's (TcpQueue::tls_maker), where the kernel was to make the records; else empty.
+  // The admin queue's (TransportQueue::tls_maker), where the kernel was to make the records; else empty.
   std::string tls_maker() const {
-    return admin_ != nullptr && config_.tls.by_kernel ? admin_->tls_maker() : std::string();
+    return admin_ != nullptr && config_.transport.tls.by_kernel ? admin_->tls_maker() : std::string();
   }
 
  private:
@@ -123,7 +122,7 @@ class NvmfPath final : private nvme::host::AssociationOwner {
   NvmfPathOwner& owner_;
   LoginArithmetic arithmetic_;
   std::unique_ptr<nvme::host::Association> association_;  // outlives the queue, whose owner it is
-  std::unique_ptr<TcpQueue> admin_;
+  std::unique_ptr<TransportQueue> admin_;
   bool gone_ = false;           // the association and its queue are over, and can be destroyed
   bool io_in_use_ = false;      // from PathLive to IoEnded
   bool ended_in_line_ = false;  // the last try: see LoginArithmetic

@@ -69,8 +69,9 @@ void PathReservation::Leave() {
 }
 
 void PathReservation::SendReservation(LifeId /*life*/, const nvme::fabrics::QueuedCommand& command) {
-  if (queue_ != nullptr && queue_->ready() && !queue_->ended()) {
-    queue_->tcp().Submit(command);
+  // A queue that ends may have no room while it still tells of answers.
+  if (queue_ != nullptr && queue_->ready() && queue_->queue().room() > 0) {
+    queue_->queue().Submit(command);
   } else {
     waits_ = command;
   }
@@ -140,7 +141,7 @@ void PathReservation::QueueReady() {
   used_ns_ = control_.now_ns();
   if (!waits_) return;
   const nvme::fabrics::QueuedCommand command = *std::exchange(waits_, std::nullopt);
-  queue_->tcp().Submit(command);
+  queue_->queue().Submit(command);
 }
 
 // Within a callback of the queue, which is destroyed later.

@@ -11,8 +11,8 @@
 // connection is sent but what is in the kernel's queue to the network card, the card or the network already; the memory of commands is not
 // used any more (stream_socket.h). What the target may have of each command, Reached says.
 //
-// Ownership: whoever makes it owns it, and keeps it until Ended; it is not destroyed from within a callback. Thread: the reactor's. Nothing
-// is allocated after Start but for TLS, until its handshake is over, and the text of the error that ends it.
+// Ownership and thread: transport_queue.h. Nothing is allocated after Start but for TLS, until its handshake is over, and the text of the error
+// that ends it.
 #pragma once
 
 #include <sys/uio.h>
@@ -25,7 +25,8 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "modules/nvmf/socket/tcp_tuning.h"
+#include "modules/nvmf/transport/tcp_tuning.h"
+#include "modules/nvmf/transport/transport_queue.h"
 #include "nvme/fabrics/queues/queue_pair.h"
 #include "nvme/tcp_host/host_connection.h"
 #include "nvmf/socket/stream_socket.h"
@@ -47,7 +48,7 @@ struct TcpQueueOptions {
   uint64_t connect_timeout_ns = 10 * kNsPerSecond;
 };
 
-class TcpQueue final : public nvme::fabrics::QueuePair,
+class TcpQueue final : public TransportQueue,
                        private Poller,
                        private nvmf::SocketEvents,
                        private nvme::fabrics::QueuePairOwner {
@@ -64,20 +65,18 @@ class TcpQueue final : public nvme::fabrics::QueuePair,
   TcpQueue(const TcpQueue&) = delete;
   TcpQueue& operator=(const TcpQueue&) = delete;
 
-  // Begins to connect. Once. Connected or Ended follows, Ended perhaps before this returns.
-  void Start();
+  // ---- TransportQueue
+  void Start() override;
+  void set_in_capsule_bytes(uint32_t bytes) override { connection_.set_in_capsule_bytes(bytes); }
+  bool ended() const override { return connection_.ended(); }
+  std::string tls_maker() const override { return tls_ != nullptr ? tls_->maker() : std::string(); }
 
   // ---- QueuePair
   uint32_t room() const override { return connection_.room(); }
   void Submit(const nvme::fabrics::QueuedCommand& command) override;
   void Abort(const Error& reason) override;
 
-  // The value that Identify has; used from the next Submit on.
-  void set_in_capsule_bytes(uint32_t bytes) { connection_.set_in_capsule_bytes(bytes); }
   uint32_t in_flight() const { return in_flight_; }
-  bool ended() const { return connection_.ended(); }
-  // The maker of TLS' records, kernel or engine, for people, once it is connected; empty without TLS.
-  std::string tls_maker() const { return tls_ != nullptr ? tls_->maker() : std::string(); }
 
  private:
   enum class Stage : uint8_t { kTcp, kTls, kOpen };  // kOpen: PDUs go and come

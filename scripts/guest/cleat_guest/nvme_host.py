@@ -53,14 +53,14 @@ class Load:
 
 class NvmeHost:
     """`drives` and `ports`: as Guest's `nvme` and `nvme_ports`. `files`: paths in the
-    guest -> paths here, beside the programs."""
+    guest -> paths here, beside the programs. `tools`: of Guest's, those with drives."""
 
-    def __init__(self, bench, drives, kernel_options="nvme_core.multipath=0", programs=(), files=None, ports=False, memory_mb=1024):
+    def __init__(self, bench, drives, kernel_options="nvme_core.multipath=0", programs=(), files=None, ports=False, memory_mb=1024, tools="nvme"):
         self._bench = bench
         self._drives = drives
         run_as = shutil.copy(shutil.which("setpriv"), bench.path("run_as"))  # busybox's setpriv can't become another user
         archive = pack(bench.path("programs.tar"), [*(os.path.join(bench.bin_dir, name) for name in PROGRAMS), *programs, run_as], files)
-        self.guest = bench.guest(tools="nvme", memory_mb=memory_mb, kernel_options=kernel_options, files={"programs": archive},
+        self.guest = bench.guest(tools=tools, memory_mb=memory_mb, kernel_options=kernel_options, files={"programs": archive},
                                  nvme=drives, nvme_ports=ports)
         self.guest.wait_ready()
         self.guest.run("tar x -f /dev/vda -C / && mkdir -p /run/cleat/state /dev/disk/by-id && chown -R 1000 /run/cleat && "

@@ -78,12 +78,24 @@ DiscoveryReport ReportOf(fabrics::DiscoveryLog log) {
   return report;
 }
 
+// Where the service is.
+Result<fabrics::TransportAddress> ServiceAddressOf(const DiscoverySpec& spec) {
+  CLEAT_ASSIGN(auto address, fabrics::ParseAddressOfAnyTransport(spec.address, fabrics::kDiscoveryPort));
+  if (address.transport != fabrics::TransportType::kRdma) return address;
+  const std::string who = "the discovery service at " + fabrics::TextOfAddress(address);
+  if (fabrics::IsUnspecified(address))
+    return Error(ErrorCode::kInvalidArgument, who + ": that is nobody's address");
+  if (spec.secrets.tls_psk.there())
+    return Error(ErrorCode::kInvalidArgument, who + ": there is a pre-shared key, and no TLS over RDMA");
+  return address;
+}
+
 }  // namespace
 
 Task<Result<DiscoveryReport>> Discover(DiscoverySpec spec, DiscoverySeen seen, DiscoveryParts parts,
                                        CancelToken& cancel) {
   modules::NvmfDiscovery options;
-  CLEAT_CO_ASSIGN(options.address, fabrics::ParseTransportAddress(spec.address, fabrics::kDiscoveryPort));
+  CLEAT_CO_ASSIGN(options.address, ServiceAddressOf(spec));
   options.host.nqn = std::move(spec.host_nqn);
   CLEAT_CO_ASSIGN(options.host.id, fabrics::ParseUuid(spec.host_id));
   CLEAT_CO_ASSIGN(
@@ -93,6 +105,7 @@ Task<Result<DiscoveryReport>> Discover(DiscoverySpec spec, DiscoverySeen seen, D
   options.chap = std::move(keys.chap);
   options.psk = std::move(keys.psk);
   options.arithmetic = &parts.arithmetic;
+  options.rdma = &parts.rdma;
   options.timeout_ns = spec.timeout_ms * kNsPerMs;
   options.cancel = &cancel;
   if (spec.watch) options.seen = [&seen](const fabrics::DiscoveryLog& log) { seen(ReportOf(log)); };

@@ -5,6 +5,7 @@
 #include "base/result.h"
 #include "engine/protocol/discovery.h"
 #include "keys/keyring.h"
+#include "modules/nvmf/rdma/rdma_ports.h"
 #include "nvmf/login/login_line.h"
 #include "reactor/blocking.h"
 #include "reactor/cancel.h"
@@ -17,6 +18,7 @@ struct DiscoveryParts {
   keys::Keyring& keyring;
   BlockingPool& blocking;
   nvmf::LoginLine& arithmetic;
+  modules::RdmaPorts& rdma;
 };
 
 // Ends within the time of `spec` and a second more, at once when it is cancelled. One that watches tells `seen` what the service has, again at each

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <functional>
@@ -223,7 +224,7 @@ void Pool::Pack(PbDisk& out, Memory& memory) const {
   out.pool = &pool;
 }
 
-// ---- nvme_tcp: a namespace of an NVMe-oF subsystem (modules/nvmf)
+// ---- nvme_tcp: a namespace of an NVMe-oF subsystem, over TCP, RDMA or both (modules/nvmf)
 
 namespace fabrics = nvme::fabrics;
 
@@ -257,6 +258,10 @@ struct NvmeTcp {
   Task<Opened> Open(const Opening& opening, DiskEvents events) const;
 };
 
+bool IsOverRdma(const fabrics::TransportAddress& address) {
+  return address.transport == fabrics::TransportType::kRdma;
+}
+
 Result<std::vector<fabrics::TransportAddress>> AddressesOf(std::span<char* const> texts) {
   if (texts.empty() || texts.size() > fabrics::kSubsystemAddressesMax) {
     return Malformed(fmt::format("disk.nvme_tcp.addresses has {}: 1 to {} are taken", texts.size(),
@@ -264,11 +269,24 @@ Result<std::vector<fabrics::TransportAddress>> AddressesOf(std::span<char* const
   }
   std::vector<fabrics::TransportAddress> addresses;
   for (const char* const text : texts) {
-    auto address = fabrics::ParseTransportAddress(text);
+    auto address = fabrics::ParseAddressOfAnyTransport(text);
     if (!address) return Malformed("disk.nvme_tcp.addresses: " + address.error().message);
+    if (IsOverRdma(*address) && fabrics::IsUnspecified(*address))
+      return Malformed(fmt::format("disk.nvme_tcp.addresses: {} is nobody's", text));
     addresses.push_back(*address);
   }
   return addresses;
+}
+
+// TLS and digests are NVMe/TCP's.
+Status CheckTransports(const NvmeTcp& nvme) {
+  const auto rdma = std::ranges::count_if(nvme.addresses, IsOverRdma);
+  if (rdma != 0 && nvme.secrets.tls_psk.there())
+    return Malformed(
+        "disk.nvme_tcp.tls_psk is there, and disk.nvme_tcp.addresses over RDMA, which has no TLS");
+  if (static_cast<size_t>(rdma) == nvme.addresses.size() && (nvme.header_digest || nvme.data_digest))
+    return Malformed("disk.nvme_tcp has digests, and no address over TCP, which alone has such");
+  return Ok{};
 }
 
 Result<fabrics::Uuid> UuidOf(const char* text, const char* field) {
@@ -297,6 +315,7 @@ Result<NvmeTcp> NvmeTcp::Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in) {
                                  fabrics::kKeepAliveMsMax));
   CLEAT_ASSIGN(nvme.name_space, UuidOf(in.namespace_uuid, "disk.nvme_tcp.namespace_uuid"));
   CLEAT_ASSIGN(nvme.secrets, NvmfSecretsOf(in, "disk.nvme_tcp"));
+  CLEAT_TRY(CheckTransports(nvme));
   nvme.reservation_family = in.reservation_family;
   nvme.reservation_proves = in.reservation_proves != 0;
   nvme.quiesce_time_proves = in.quiesce_time_proves != 0;
@@ -346,6 +365,7 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
   modules::NvmfOptions options(opening.shape(), std::move(shared), name_space, opening.mode);
   options.reservation_family = reservation_family;
   options.arithmetic = &opening.parts.arithmetic;
+  options.rdma = &opening.parts.rdma;
   options.events.resized = [grew = std::move(events.grew), block_bytes = opening.disk.logical_block_bytes,
                             name = opening.disk.name](uint64_t size_bytes) {
     spdlog::info("{}: namespace's size changed: {} bytes", name, size_bytes);

@@ -16,8 +16,10 @@ class ModuleDiskFactory final : public DiskFactory {
   // All of it outlives the factory and the disks.
   ModuleDiskFactory(MemoryStore& memories, modules::UringHub& uring, const modules::CryptoHub& crypto,
                     keys::Keyring& keyring, BlockingPool& blocking, nvmf::LoginLine& arithmetic,
-                    CephDisks& ceph, const PathGuard& paths, bool kernel_tls = false)
-      : parts_{memories, uring, blocking, arithmetic, ceph, paths, keyring, kernel_tls}, crypto_(crypto) {}
+                    modules::RdmaPorts& rdma, CephDisks& ceph, const PathGuard& paths,
+                    bool kernel_tls = false)
+      : parts_{memories, uring, blocking, arithmetic, rdma, ceph, paths, keyring, kernel_tls},
+        crypto_(crypto) {}
 
   Task<Result<OpenDisk>> Open(const DiskSpec& disk, block::AccessMode mode, std::shared_ptr<qos::Group> group,
                               DiskEvents events) override;

@@ -12,6 +12,7 @@
 #include "engine/protocol/spec.h"
 #include "engine/stores/memory_store.h"
 #include "keys/keyring.h"
+#include "modules/nvmf/rdma/rdma_ports.h"
 #include "modules/uring/uring_hub.h"
 #include "nvmf/login/login_line.h"
 #include "reactor/blocking.h"
@@ -25,6 +26,7 @@ struct BackendParts {
   modules::UringHub& uring;
   BlockingPool& blocking;
   nvmf::LoginLine& arithmetic;  // of authentication: a few threads that wait for nobody
+  modules::RdmaPorts& rdma;     // by which targets are reached over RDMA
   CephDisks& ceph;
   const PathGuard& paths;
   keys::Keyring& keyring;

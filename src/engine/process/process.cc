@@ -30,7 +30,9 @@
 #include "engine/stores/reservation_files.h"
 #include "keys/kek_file.h"
 #include "keys/keyring.h"
+#include "modules/nvmf/rdma/rdma_ports.h"
 #include "nvmf/login/login_line.h"
+#include "nvmf/rdma/adapters.h"
 #include "nvmf_target/target_service.h"
 #include "reactor/blocking.h"
 #include "reactor/stall_breaker.h"
@@ -203,6 +205,8 @@ class Process {
   BlockingPool mapping_{kMappingThreadsMax};
   BlockingPool reading_{kReadingThreadsMax};
   nvmf::LoginLine arithmetic_{kArithmeticThreadsMax};
+  nvmf::RdmaAdapters adapters_{control_};
+  modules::RdmaPorts rdma_ports_{adapters_};
   DescriptorBudget descriptors_ = DescriptorBudget::OfProcess();
   MemoryStore memories_;
   GroupStore groups_{control_};
@@ -210,19 +214,20 @@ class Process {
   PathGuard paths_{settings_.paths_file, StateDir(settings_), FolderOfSocket(settings_.control_socket)};
   CephDisks ceph_{
       {control_, clusters_, *parts_.keyring, storage_, paths_}, settings_.name, parts_.other_cpus};
-  ModuleDiskFactory disks_{
-      memories_, parts_.io->uring(),  parts_.io->crypto(), *parts_.keyring, storage_, arithmetic_, ceph_,
-      paths_,    settings_.kernel_tls};
+  ModuleDiskFactory disks_{memories_, parts_.io->uring(),  parts_.io->crypto(), *parts_.keyring,
+                           storage_,  arithmetic_,         rdma_ports_,         ceph_,
+                           paths_,    settings_.kernel_tls};
   vhost::SocketEndpointFactory endpoints_{control_, mapping_, *parts_.library, &paths_};
   EarlierEngines earlier_{parts_.io->lifetime(), reading_};
   ReservationFiles reservations_{StateDir(settings_) + "/" + OwnFiles::kReservationsName, storage_, storing_,
                                  BootId()};
-  nvmf_target::TargetService target_{control_, &descriptors_, {}, {}, &reservations_};
+  nvmf_target::TargetService target_{adapters_, &descriptors_, {}, {}, &reservations_};
   Engine engine_{Engine::Parts{control_, parts_.io->reactors(), disks_, endpoints_, memories_, groups_,
                                clusters_, &parts_.io->counters(), &reading_, &descriptors_, &earlier_,
                                [this](DiscoverySpec discovery, DiscoverySeen seen, CancelToken& cancel) {
                                  return Discover(std::move(discovery), std::move(seen),
-                                                 {*parts_.keyring, storage_, arithmetic_}, cancel);
+                                                 {*parts_.keyring, storage_, arithmetic_, rdma_ports_},
+                                                 cancel);
                                },
                                &target_, parts_.keyring.get(), &storage_}};
   CommandLink link_{control_, engine_, LinkOptions(settings_, parts_, paths_, reading_)};
@@ -255,6 +260,7 @@ Task<void> Process::ShutDown() {
   link_.HangUp();
   co_await engine_.Shutdown();
   co_await target_.Close();
+  co_await rdma_ports_.Close();
   co_await link_.Stop();
   ceph_ended_ = co_await ceph_.End(kCephEndNs);
   co_await watchdog_.Stop();

@@ -13,7 +13,7 @@
 namespace cleat::engine {
 
 struct DiscoverySpec {
-  std::string address;   // "10.0.0.1:8009"
+  std::string address;   // "10.0.0.1:8009", "rdma://10.0.0.1:8009"
   std::string host_nqn;  // who asks
   std::string host_id;   // a UUID
   uint32_t timeout_ms = 0;
@@ -29,7 +29,7 @@ enum class SecureChannel : uint8_t { kNotSaid, kRequired, kNotRequired };
 struct DiscoveryRecord {
   DiscoverySubtype subtype = DiscoverySubtype::kUnknown;
   std::string nqn;
-  std::string transport;  // "tcp"
+  std::string transport;  // "tcp", "rdma"
   std::string address;    // "10.0.0.1"
   std::string port;       // "4420"
   SecureChannel secure_channel = SecureChannel::kNotSaid;

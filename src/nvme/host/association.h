@@ -33,6 +33,9 @@ struct NamespaceWanted {
   fabrics::NamespaceIds ids;
 };
 
+inline constexpr uint32_t kEventRequestsMax = 4;  // outstanding, of the association's own
+inline constexpr uint32_t kAdminEntriesMin = kEventRequestsMax + 4;
+
 struct AssociationConfig {
   std::string who;    // begins errors: "subsystems/a at 10.0.0.1:4420"
   uint64_t life = 0;  // random, of this association alone: tells its news from those of an earlier one
@@ -43,12 +46,10 @@ struct AssociationConfig {
   uint32_t kato_ms = 5000;      // within which the target has to hear of the host; 1000 to 600 000
   uint32_t admin_entries = 32;  // as asked of the transport; at least kAdminEntriesMin
   uint32_t io_queues = 1;       // asked of the controller
+  uint32_t event_requests = kEventRequestsMax;   // outstanding, at most: from 1 on
   uint64_t connect_timeout_ns = 10'000'000'000;  // until the transport has connected
   uint64_t command_timeout_ns = 10'000'000'000;  // until an admin command is answered, or the login is over
 };
-
-inline constexpr uint32_t kEventRequestsMax = 4;  // outstanding, of the association's own
-inline constexpr uint32_t kAdminEntriesMin = kEventRequestsMax + 4;
 
 // What is known when it is live. A copy of its own for whoever keeps it.
 struct AssociationInfo {
@@ -97,8 +98,7 @@ class AssociationOwner {
 
 class Association final : public fabrics::QueuePairOwner {
  public:
-  // How often Tick has to come; deadlines are as exact as that.
-  static constexpr uint64_t kTickNs = 100'000'000;
+  static constexpr uint64_t kTickNs = 100'000'000;  // how often Tick has to come; deadlines are as exact
   // The most that one Tick takes from the time that a target has left. The rest is time in which the host stood still and read no socket.
   static constexpr uint64_t kTickCountsNs = 2 * kTickNs;
   static constexpr uint64_t kShutdownTimeoutNs = 5'000'000'000;

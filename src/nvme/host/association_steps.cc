@@ -309,7 +309,7 @@ cleat::Status Association::TookQueues(const CompletionEntry& entry) {
   const uint32_t submission = (result & 0xffff) + 1;
   const uint32_t completion = (result >> 16) + 1;
   fresh_.io_queues = std::min({config_.io_queues, submission, completion});
-  events_armed_max_ = std::min(fresh_.fabrics.events_max, kEventRequestsMax);
+  events_armed_max_ = std::min({fresh_.fabrics.events_max, config_.event_requests, kEventRequestsMax});
   Send(Step::kEvents);
   ArmEvents();
   return {};

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nvmf_target/rdma/rdma_listeners.h"
 
-#include <arpa/inet.h>
-#include <poll.h>
 #include <spdlog/spdlog.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
 #include <utility>
@@ -16,31 +13,12 @@
 
 namespace cleat::nvmf_target {
 
-using nvme::fabrics::AddressFamily;
 using nvme::fabrics::TextOfAddress;
 using nvme::fabrics::TransportAddress;
 using nvme::fabrics::TransportType;
 using nvme::rdma::RejectStatus;
 
 namespace {
-
-rdma::Endpoint EndpointOf(const TransportAddress& address) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  inet_ntop(address.family == AddressFamily::kIpv4 ? AF_INET : AF_INET6, address.address.data(), text.data(),
-            text.size());
-  return {text.data(), address.port};
-}
-
-TransportAddress AddressOf(const rdma::Endpoint& endpoint) {
-  const bool ipv6 = endpoint.address.find(':') != std::string::npos;
-  // Without a link-local address's zone.
-  const std::string literal = endpoint.address.substr(0, endpoint.address.find('%'));
-  auto address = nvme::fabrics::TransportAddressOf(ipv6 ? AddressFamily::kIpv6 : AddressFamily::kIpv4,
-                                                   literal, std::to_string(endpoint.port));
-  TransportAddress known = address.ok() ? *address : TransportAddress();
-  known.transport = TransportType::kRdma;
-  return known;
-}
 
 template <typename Record>
 std::span<const uint8_t> BytesOf(const Record& record) {
@@ -55,30 +33,11 @@ void Refuse(rdma::ConnectRequest& request, RejectStatus status, const std::strin
 
 }  // namespace
 
-struct RdmaListeners::AdapterWatch : FdWatch {
-  AdapterWatch(RdmaListeners& l, rdma::Device* d) : FdWatch(&OnEvent), listeners(l), device(d) {}
-  static void OnEvent(FdWatch& watch, uint32_t /*events*/) {
-    auto& self = static_cast<AdapterWatch&>(watch);
-    const Status status = self.device->TakeEvents();
-    if (!status.ok()) self.listeners.AdapterIsGone(self.device, status.error());
-  }
-  RdmaListeners& listeners;
-  rdma::Device* device;
-};
-
 RdmaListeners::~RdmaListeners() {
-  CLEAT_CHECK(listening_.empty() && adapters_.empty() && manager_ == nullptr);
+  CLEAT_CHECK(listening_.empty() && adapters_.empty());
 }
 
 // ---- Listening
-
-Status RdmaListeners::OpenManager() {
-  if (manager_ != nullptr) return {};
-  CLEAT_ASSIGN(auto manager, rdma::OpenConnectionManager());
-  CLEAT_TRY(watch_.Start(control_, manager->descriptor(), EPOLLIN));
-  manager_ = std::move(manager);
-  return {};
-}
 
 Status RdmaListeners::Listen(const TransportAddress& address, std::vector<Reactor*> reactors, bool waits) {
   const std::string text = TextOfAddress(address);
@@ -86,7 +45,7 @@ Status RdmaListeners::Listen(const TransportAddress& address, std::vector<Reacto
     return Error(ErrorCode::kInvalidArgument,
                  text + ": over RDMA each address is one adapter's: name them one by one");
   }
-  CLEAT_TRY(OpenManager());
+  CLEAT_TRY(known_.Manager());
   Listening listening{.reactors = std::move(reactors), .listener = nullptr};
   Status listens = Begin(text, listening);
   if (!listens.ok() && !waits) return listens;
@@ -101,7 +60,8 @@ Status RdmaListeners::Listen(const TransportAddress& address, std::vector<Reacto
 
 Status RdmaListeners::Begin(const std::string& text, Listening& listening) {
   CLEAT_ASSIGN(const TransportAddress address, nvme::fabrics::ParseAddressOfAnyTransport(text));
-  CLEAT_ASSIGN(listening.listener, manager_->Listen(EndpointOf(address), kBacklog, *this));
+  CLEAT_ASSIGN(rdma::ConnectionManager* const manager, known_.Manager());
+  CLEAT_ASSIGN(listening.listener, manager->Listen(nvmf::EndpointOf(address), kBacklog, *this));
   spdlog::info("{}: listens for NVMe/RDMA hosts", text);
   return {};
 }
@@ -127,13 +87,6 @@ void RdmaListeners::ListenAgain() {
     if (listening.listener == nullptr) all &= Begin(text, listening).ok();
   }
   if (!all) control_.AddTimer(retry_, control_.now_ns() + kRetryNs);
-}
-
-// Edges alone are told, and as many events are handled as the manager does at a time: the others have the next turn.
-void RdmaListeners::HandleEvents() {
-  manager_->HandleEvents();
-  pollfd more{.fd = manager_->descriptor(), .events = POLLIN, .revents = 0};
-  if (poll(&more, 1, 0) > 0 && !more_.pending()) control_.AddTimer(more_, control_.now_ns());
 }
 
 // ---- Hosts that connect
@@ -180,7 +133,7 @@ Task<void> RdmaListeners::Answer(Request asked) {
     Refuse(request, RejectStatus::kInvalidIrd, "the host serves no READs, by which its data is fetched");
     co_return;
   }
-  if (!owner_.MayAccept(AddressOf(request.peer()))) {
+  if (!owner_.MayAccept(nvmf::AddressOf(request.peer()))) {
     Refuse(request, RejectStatus::kNoResources, "there are too many connections");
     co_return;
   }
@@ -202,16 +155,12 @@ Task<void> RdmaListeners::Answer(Request asked) {
 }
 
 Result<RdmaListeners::Adapter*> RdmaListeners::AdapterOf(const rdma::ConnectRequest& request) {
-  for (auto& [device, adapter] : adapters_) {
-    if (!adapter.gone && request.IsOn(*device)) return &adapter;
+  CLEAT_ASSIGN(auto found, known_.OpenFor(request));
+  Adapter& adapter = adapters_[found.get()];
+  if (adapter.adapter == nullptr) {
+    found->Add(*this);
+    adapter.adapter = std::move(found);
   }
-  CLEAT_ASSIGN(auto opened, rdma::OpenDevice(request.local().address));
-  rdma::Device* const device = opened.get();
-  auto watch = std::make_unique<AdapterWatch>(*this, device);
-  CLEAT_TRY(watch->Start(control_, device->descriptor(), EPOLLIN));
-  Adapter& adapter = adapters_[device];
-  adapter.device = std::move(opened);
-  adapter.watch = std::move(watch);
   return &adapter;
 }
 
@@ -223,11 +172,12 @@ Task<Result<RdmaPort*>> RdmaListeners::PortFor(Adapter& adapter, const std::vect
   if (port != nullptr) co_return port.get();
   Failure& failure = adapter.failures[reactor];
   if (control_.now_ns() < failure.until_ns) co_return failure.error;
-  std::function<void()> on_failed = [this, device = adapter.device.get()] {
-    const Error reason(ErrorCode::kUnavailable, "it takes no more work");
-    control_.PostCall([this, device, reason] { AdapterIsGone(device, reason); });
+  std::function<void()> on_failed = [this, weak = std::weak_ptr(adapter.adapter)] {
+    control_.PostCall([weak] {
+      if (const auto failed = weak.lock()) failed->Fail({ErrorCode::kUnavailable, "it takes no more work"});
+    });
   };
-  auto made = RdmaPort::Make(*adapter.device, owner_.PortOf(*reactor), std::move(on_failed));
+  auto made = RdmaPort::Make(adapter.adapter->device(), owner_.PortOf(*reactor), std::move(on_failed));
   if (!made.ok()) {
     failure = {made.error(), control_.now_ns() + kFailureNs};
     co_return failure.error;
@@ -242,15 +192,15 @@ Task<Result<RdmaPort*>> RdmaListeners::PortFor(Adapter& adapter, const std::vect
 
 Task<Status> RdmaListeners::Connect(rdma::ConnectRequest& request, Adapter& adapter, RdmaPort& port,
                                     uint16_t queue_id, uint32_t entries) {
-  rdma::Device* const device = adapter.device.get();
+  nvmf::RdmaAdapter* const key = adapter.adapter.get();
   Reactor& reactor = port.reactor();
   CLEAT_CO_ASSIGN(const RdmaPort::Staging staging, port.TakeStaging());
-  std::function<void(RdmaLink&)> on_over = [this, device, &reactor](RdmaLink& link) {
-    LinkIsOver(device, &reactor, &link);
+  std::function<void(RdmaLink&)> on_over = [this, key, &reactor](RdmaLink& link) {
+    LinkIsOver(key, &reactor, &link);
   };
   const auto link = std::make_shared<RdmaLink>(control_, port, staging, std::move(on_over));
   rdma::QueuePairParts parts;
-  parts.device = device;
+  parts.device = &key->device();
   parts.completions = &port.completions();
   parts.receives = &port.receives();
   parts.wanted = port.LimitsFor(entries);
@@ -262,7 +212,7 @@ Task<Status> RdmaListeners::Connect(rdma::ConnectRequest& request, Adapter& adap
   link->SetConnection(std::move(connection).value());
   ++adapter.queues[&reactor];
   adapter.links.emplace(link.get(), link);
-  const TransportAddress local = AddressOf(request.local()), peer = AddressOf(request.peer());
+  const TransportAddress local = nvmf::AddressOf(request.local()), peer = nvmf::AddressOf(request.peer());
   const std::string name = TextOfAddress(peer);
   co_await reactor.Enter();
   const Status made = link->MakeQueue(name, queue_id, entries);
@@ -277,26 +227,22 @@ Task<Status> RdmaListeners::Connect(rdma::ConnectRequest& request, Adapter& adap
   announced.entries = entries;
   owner_.RdmaAccepted(std::make_unique<RdmaTransport>(control_, link, name, announced), local, peer);
   const nvme::rdma::ConnectReply reply = nvme::rdma::ReplyOf(entries);
-  if (adapter.gone) link->Break({ErrorCode::kUnavailable, name + ": the adapter is gone"});
+  if (key->gone()) link->Break({ErrorCode::kUnavailable, name + ": the adapter is gone"});
   if (!link->ended()) link->Accept(BytesOf(reply));
   co_return Ok{};
 }
 
 // ---- The end
 
-// An adapter that fails without being removed tells its connections nothing.
-void RdmaListeners::AdapterIsGone(rdma::Device* device, const Error& reason) {
-  const auto found = adapters_.find(device);
-  if (found == adapters_.end() || std::exchange(found->second.gone, true)) return;
-  spdlog::warn("RDMA adapter {}: {}; its hosts lose their connections", device->name(), reason.message);
-  for (const auto& [known, weak] : found->second.links) {
+void RdmaListeners::AdapterIsGone(nvmf::RdmaAdapter& adapter, const Error& reason) {
+  for (const auto& [known, weak] : adapters_.at(&adapter).links) {
     if (const auto link = weak.lock()) link->Break(reason);
   }
   CloseGone();
 }
 
-void RdmaListeners::LinkIsOver(rdma::Device* device, Reactor* reactor, RdmaLink* link) {
-  Adapter& adapter = adapters_.at(device);
+void RdmaListeners::LinkIsOver(nvmf::RdmaAdapter* key, Reactor* reactor, RdmaLink* link) {
+  Adapter& adapter = adapters_.at(key);
   --adapter.queues[reactor];
   adapter.links.erase(link);
   changed_.Pulse();
@@ -306,19 +252,19 @@ void RdmaListeners::LinkIsOver(rdma::Device* device, Reactor* reactor, RdmaLink*
 // While requests are answered an adapter may be in use there.
 void RdmaListeners::CloseGone() {
   if (answers_) return;
-  std::vector<rdma::Device*> gone;
-  for (const auto& [device, adapter] : adapters_) {
-    if (adapter.gone && adapter.links.empty()) gone.push_back(device);
+  std::vector<nvmf::RdmaAdapter*> gone;
+  for (const auto& [key, adapter] : adapters_) {
+    if (key->gone() && adapter.links.empty()) gone.push_back(key);
   }
-  for (rdma::Device* const device : gone) Spawn(CloseAdapter(device));
+  for (nvmf::RdmaAdapter* const key : gone) Spawn(CloseAdapter(key));
 }
 
-Task<void> RdmaListeners::CloseAdapter(rdma::Device* device) {
-  auto node = adapters_.extract(device);
+Task<void> RdmaListeners::CloseAdapter(nvmf::RdmaAdapter* key) {
+  auto node = adapters_.extract(key);
   if (node.empty()) co_return;
   ++adapters_closing_;
   Adapter& adapter = node.mapped();
-  adapter.watch.reset();
+  key->Remove(*this);
   for (auto& [reactor, port] : adapter.ports) {
     if (port == nullptr) continue;
     co_await reactor->Enter();
@@ -326,7 +272,7 @@ Task<void> RdmaListeners::CloseAdapter(rdma::Device* device) {
     co_await control_.Enter();
     port.reset();
   }
-  adapter.device.reset();
+  adapter.adapter.reset();
   --adapters_closing_;
   changed_.Pulse();
 }
@@ -341,14 +287,11 @@ Task<void> RdmaListeners::Close() {
   CLEAT_CHECK(listening_.empty() && closing_ && !answers_);
   retry_.Cancel();
   while (!adapters_.empty()) {
-    rdma::Device* const device = adapters_.begin()->first;
-    while (adapters_.contains(device) && !adapters_.at(device).links.empty()) (void)co_await changed_.Wait();
-    co_await CloseAdapter(device);
+    nvmf::RdmaAdapter* const key = adapters_.begin()->first;
+    while (adapters_.contains(key) && !adapters_.at(key).links.empty()) (void)co_await changed_.Wait();
+    co_await CloseAdapter(key);
   }
   while (adapters_closing_ > 0) (void)co_await changed_.Wait();
-  watch_.Stop();
-  more_.Cancel();
-  manager_.reset();
 }
 
 }  // namespace cleat::nvmf_target

@@ -15,12 +15,12 @@
 
 #include "base/result.h"
 #include "nvme/fabrics/names.h"
+#include "nvmf/rdma/adapters.h"
 #include "nvmf_target/io/io_port.h"
 #include "nvmf_target/rdma/rdma_link.h"
 #include "nvmf_target/rdma/rdma_port.h"
 #include "nvmf_target/transport/queue_transport.h"
 #include "rdma/connection_manager.h"
-#include "rdma/device.h"
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
@@ -41,7 +41,7 @@ class RdmaHostsOwner {
   ~RdmaHostsOwner() = default;
 };
 
-class RdmaListeners final : private rdma::ListenerOwner {
+class RdmaListeners final : private rdma::ListenerOwner, private nvmf::RdmaAdapterUser {
  public:
   static constexpr size_t kRequestsMax = 1024;  // that wait to be answered; more are refused
   static constexpr int kBacklog = 1024;
@@ -50,8 +50,9 @@ class RdmaListeners final : private rdma::ListenerOwner {
   static constexpr uint64_t kLogNs = kNsPerSecond;  // between lines of hosts that cannot connect
   static constexpr uint32_t kIoEntriesMax = 256;
 
-  RdmaListeners(Reactor& control, RdmaHostsOwner& owner)
-      : control_(control), owner_(owner), changed_(control) {}
+  // Both outlive it.
+  RdmaListeners(nvmf::RdmaAdapters& adapters, RdmaHostsOwner& owner)
+      : control_(adapters.control()), owner_(owner), known_(adapters), changed_(control_) {}
   ~RdmaListeners();  // closed
   RdmaListeners(const RdmaListeners&) = delete;
   RdmaListeners& operator=(const RdmaListeners&) = delete;
@@ -75,30 +76,15 @@ class RdmaListeners final : private rdma::ListenerOwner {
     uint64_t until_ns = 0;  // it is not tried before
   };
   struct Adapter {
-    std::unique_ptr<rdma::Device> device;
+    std::shared_ptr<nvmf::RdmaAdapter> adapter;
     std::map<Reactor*, std::unique_ptr<RdmaPort>> ports;
     std::map<Reactor*, uint32_t> queues;                 // on each
     std::map<RdmaLink*, std::weak_ptr<RdmaLink>> links;  // until they are over
     std::map<Reactor*, Failure> failures;                // to make a port
-    std::unique_ptr<FdWatch> watch;
-    bool gone = false;
   };
   struct Request {
     std::unique_ptr<rdma::ConnectRequest> request;
     std::vector<Reactor*> reactors;
-  };
-  struct Watch : FdWatch {
-    explicit Watch(RdmaListeners& l)
-        : FdWatch([](FdWatch& watch, uint32_t) { static_cast<Watch&>(watch).listeners.HandleEvents(); }),
-          listeners(l) {}
-    RdmaListeners& listeners;
-  };
-  struct AdapterWatch;
-  struct MoreTimer : Timer {
-    explicit MoreTimer(RdmaListeners& l)
-        : Timer([](Timer& timer) { static_cast<MoreTimer&>(timer).listeners.HandleEvents(); }),
-          listeners(l) {}
-    RdmaListeners& listeners;
   };
   struct RetryTimer : Timer {
     explicit RetryTimer(RdmaListeners& l)
@@ -109,10 +95,10 @@ class RdmaListeners final : private rdma::ListenerOwner {
   // rdma::ListenerOwner
   void Requested(rdma::Listener& listener, std::unique_ptr<rdma::ConnectRequest> request) override;
   void Ended(rdma::Listener& listener, const Error& error) override;
+  // nvmf::RdmaAdapterUser
+  void AdapterIsGone(nvmf::RdmaAdapter& adapter, const Error& reason) override;
 
-  Status OpenManager();
   Status Begin(const std::string& text, Listening& listening);
-  void HandleEvents();
   void ListenAgain();
   Task<void> AnswerAll();
   Task<void> Answer(Request asked);
@@ -120,20 +106,17 @@ class RdmaListeners final : private rdma::ListenerOwner {
   Task<Result<RdmaPort*>> PortFor(Adapter& adapter, const std::vector<Reactor*>& reactors);
   Task<Status> Connect(rdma::ConnectRequest& request, Adapter& adapter, RdmaPort& port, uint16_t queue_id,
                        uint32_t entries);
-  void LinkIsOver(rdma::Device* device, Reactor* reactor, RdmaLink* link);
-  void AdapterIsGone(rdma::Device* device, const Error& reason);
+  void LinkIsOver(nvmf::RdmaAdapter* key, Reactor* reactor, RdmaLink* link);
   void CannotConnect(const std::string& peer, const Error& why);
   void CloseGone();
-  Task<void> CloseAdapter(rdma::Device* device);
+  Task<void> CloseAdapter(nvmf::RdmaAdapter* key);
 
   Reactor& control_;
   RdmaHostsOwner& owner_;
-  std::unique_ptr<rdma::ConnectionManager> manager_;  // nullptr: nobody has listened yet
-  Watch watch_{*this};
-  MoreTimer more_{*this};
+  nvmf::RdmaAdapters& known_;
   RetryTimer retry_{*this};
   std::map<std::string, Listening> listening_;  // by the address's text
-  std::map<rdma::Device*, Adapter> adapters_;
+  std::map<nvmf::RdmaAdapter*, Adapter> adapters_;
   std::deque<Request> requests_;
   bool answers_ = false;
   bool closing_ = false;

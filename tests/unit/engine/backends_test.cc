@@ -312,6 +312,53 @@ TEST_F(EveryBackend, OfASubsystemIsRefusedWithTheFieldThatIsWrong) {
   refused("nvme_tcp.namespace_uuid", [&](auto& nvme) { nvme.namespace_uuid = zero.data(); });
 }
 
+// Addresses over RDMA, alone or beside others: what comes through, and what they don't go with.
+TEST_F(EveryBackend, OfASubsystemIsReachedOverEitherTransport) {
+  std::string tcp = "10.0.0.1:4420";
+  std::string rdma = "rdma://10.0.0.1:4420";
+  std::string rdma6 = "rdma://[fd00::1]:4421";
+  std::string nobodys = "rdma://0.0.0.0:4420";
+  std::string wrong = "rdma://array:4420";
+  const auto kek = keys::Kek::Random();
+  SaidSecret secret(kek, kChapSecret);
+  const auto unpack = [](std::vector<char*> addresses, auto change) -> Result<std::vector<std::string>> {
+    const BackendMessage sample = Sample("nvme_tcp");
+    Cleat__Engine__V1__NvmeTcpBackend& nvme = *sample.disk.nvme_tcp;
+    nvme.header_digest = nvme.data_digest = 0;
+    nvme.n_addresses = addresses.size();
+    nvme.addresses = addresses.data();
+    change(nvme);
+    CLEAT_ASSIGN(const Backend backend, UnpackBackend("disks/a", sample.disk));
+    std::pmr::monotonic_buffer_resource memory;
+    PbDisk told = CLEAT__ENGINE__V1__DISK__INIT;
+    PackBackend(backend, told, memory);
+    return std::vector<std::string>(told.nvme_tcp->addresses,
+                                    told.nvme_tcp->addresses + told.nvme_tcp->n_addresses);
+  };
+  const auto as_is = [](auto& /*nvme*/) {};
+  const auto digests = [](auto& nvme) { nvme.data_digest = 1; };
+  const auto psk = [&](auto& nvme) { nvme.tls_psk = &secret.message; };
+  const auto mixed = unpack({rdma.data(), tcp.data(), rdma6.data()}, as_is);
+  ASSERT_TRUE(mixed.ok()) << mixed.error().message;
+  EXPECT_EQ(*mixed, (std::vector{rdma, tcp, rdma6}));
+  const auto alone = unpack({rdma.data()}, as_is);
+  ASSERT_TRUE(alone.ok()) << alone.error().message;
+  EXPECT_EQ(*alone, std::vector{rdma});
+  EXPECT_TRUE(unpack({rdma.data()}, [&](auto& nvme) { nvme.dhchap_secret = &secret.message; }).ok());
+  EXPECT_TRUE(unpack({rdma.data(), tcp.data()}, digests).ok()) << "those over TCP have them";
+  EXPECT_TRUE(unpack({tcp.data()}, psk).ok());
+  const auto refused = [&](const Result<std::vector<std::string>>& unpacked, std::string_view says) {
+    ASSERT_FALSE(unpacked.ok()) << says;
+    EXPECT_EQ(unpacked.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(unpacked.error().message.find(says), std::string::npos) << unpacked.error().message;
+  };
+  refused(unpack({rdma.data()}, digests), "has digests, and no address over TCP");
+  refused(unpack({rdma.data()}, psk), "tls_psk is there, and");
+  refused(unpack({tcp.data(), rdma.data()}, psk), "over RDMA, which has no TLS");
+  refused(unpack({tcp.data(), nobodys.data()}, as_is), "rdma://0.0.0.0:4420 is nobody's");
+  refused(unpack({wrong.data()}, as_is), "'rdma://array:4420' is no address");
+}
+
 TEST_F(EveryBackend, OfASubsystemHasItsReservationsInAnInventoryToo) {
   const BackendMessage sample = Sample("nvme_tcp");
   Cleat__Engine__V1__NvmeTcpBackend& nvme = *sample.disk.nvme_tcp;

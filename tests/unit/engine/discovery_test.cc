@@ -43,8 +43,8 @@ class EngineDiscovery : public testing::Test {
   }
   explicit EngineDiscovery(const NvmfTarget::Options& options = {}) : rig_(options) {}
   Result<DiscoveryReport> Ask(DiscoverySpec spec, DiscoverySeen seen = {}) {
-    return rig_.Await(
-        Discover(std::move(spec), std::move(seen), {keyring_, rig_.threads, rig_.arithmetic}, cancel_));
+    return rig_.Await(Discover(std::move(spec), std::move(seen),
+                               {keyring_, rig_.threads, rig_.arithmetic, rig_.rdma}, cancel_));
   }
 
   NvmfRig rig_;
@@ -91,6 +91,27 @@ TEST_F(EngineDiscovery, WhatCannotBeAskedIsRefused) {
   spec = Spec();
   spec.host_id = "nobody";
   EXPECT_EQ(Ask(spec).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(EngineDiscovery, OverRdmaNeitherNobodysAddressIsAskedNorOneWithAPreSharedKey) {
+  DiscoverySpec spec = Spec();
+  for (const char* const address : {"rdma://0.0.0.0:8009", "rdma://[::]"}) {
+    spec.address = address;
+    const auto refused = Ask(spec);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(refused.error().message.find(":8009: that is nobody's address"), std::string::npos)
+        << refused.error().message;
+  }
+  spec.address = "rdma://127.0.0.1";
+  spec.secrets.tls_psk = {"0123456789abcdef", {1, 2, 3}};
+  const auto refused = Ask(spec);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("rdma://127.0.0.1:8009: there is a pre-shared key, and no TLS"),
+            std::string::npos)
+      << refused.error().message;
+  EXPECT_EQ(rig_.target.counts.accepted, 0U);
 }
 
 TEST_F(EngineDiscovery, AnEngineThatEndsWaitsForNoService) {

@@ -165,7 +165,9 @@ class DiskFactoryRig : public testing::Test {
   PathGuard paths_;
   CephDisks ceph_{{*reactor_, clusters_, keyring_, blocking_, paths_}, "engine-0", {}};
   nvmf::LoginLine logins_{0};
-  ModuleDiskFactory disks_{memories_, uring_, crypto_, keyring_, blocking_, logins_, ceph_, paths_};
+  nvmf::RdmaAdapters adapters_{*reactor_};
+  modules::RdmaPorts rdma_{adapters_};
+  ModuleDiskFactory disks_{memories_, uring_, crypto_, keyring_, blocking_, logins_, rdma_, ceph_, paths_};
 };
 
 }  // namespace cleat::engine

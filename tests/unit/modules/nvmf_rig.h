@@ -18,6 +18,8 @@
 
 #include "base/clock.h"
 #include "modules/nvmf/nvmf.h"
+#include "modules/nvmf/rdma/rdma_ports.h"
+#include "nvmf/rdma/adapters.h"
 #include "reactor/blocking.h"
 #include "tests/unit/modules/nvmf_target.h"
 #include "tests/unit/modules/test_disk.h"
@@ -130,6 +132,8 @@ class NvmfRig {
   modules::NvmfSubsystem subsystem;
   std::unique_ptr<Reactor> control = MakeReactor();
   std::array<std::unique_ptr<Reactor>, 2> io;
+  nvmf::RdmaAdapters adapters{*control};
+  modules::RdmaPorts rdma{adapters};
   nvmf::LoginLine arithmetic{[this](std::function<void()> turn) { threads.Post(std::move(turn)); }};
   BlockingPool threads{1};                // of arithmetic
   const Reactor* still = nullptr;         // gets no turn

@@ -214,7 +214,7 @@ TEST(CrossResetTest, AHostThatDoesNothingElseIsBounded) {
 
 struct NextEngine {
   explicit NextEngine(TargetRig& of_rig)
-      : rig(of_rig), service(std::make_unique<TargetService>(*of_rig.control, nullptr)) {
+      : rig(of_rig), service(std::make_unique<TargetService>(*of_rig.adapters, nullptr)) {
     SubsystemParts parts;
     parts.name = "controllers/e";
     parts.config.nqn = TargetRig::kNqn;

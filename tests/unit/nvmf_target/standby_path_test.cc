@@ -96,7 +96,7 @@ struct Standby {
   TargetRig& rig;
   nvme::target::SubsystemConfig config;
   std::array<std::unique_ptr<block::PipelineChannel>, 2> channels;
-  TargetService service{*rig.control, nullptr};
+  TargetService service{*rig.adapters, nullptr};
 };
 
 // A host that has come to the engine that stands by, whose storage would hold whatever it was asked for.

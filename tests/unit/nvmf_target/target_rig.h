@@ -21,8 +21,11 @@
 #include "base/clock.h"
 #include "block/segments.h"
 #include "modules/nvmf/nvmf.h"
+#include "modules/nvmf/rdma/rdma_ports.h"
+#include "nvmf/rdma/adapters.h"
 #include "nvmf_target/target_service.h"
 #include "reactor/sync.h"
+#include "tests/support/rdma_fabric/rdma_fabric.h"
 #include "tests/unit/modules/test_disk.h"
 
 namespace cleat::test {
@@ -168,6 +171,15 @@ class KeptReservations final : public nvmf_target::ReservationStore {
   Event turn;
 };
 
+// Adapters in memory, in the place of the machine's.
+inline nvmf::RdmaLibrary LibraryOf(RdmaFabric& fabric) {
+  nvmf::RdmaLibrary library;
+  library.open_manager = [&fabric] { return fabric.OpenConnectionManager(); };
+  library.device_name_at = [&fabric](const std::string& address) { return fabric.DeviceNameAt(address); };
+  library.open_device = [&fabric](const std::string& address) { return fabric.OpenDevice(address); };
+  return library;
+}
+
 class TargetRig {
  public:
   static constexpr uint64_t kBytes = uint64_t{8} << 20;
@@ -176,9 +188,12 @@ class TargetRig {
                                                 0x9a, 0x53, 0x0b, 0x6b, 0x0f, 0x4d, 0x2f, 0x11};
 
   explicit TargetRig(const nvmf_target::PortLimits& limits = {}, uint32_t listeners = 1,
-                     const nvmf_target::StreamTuning& tuning = {}) {
+                     const nvmf_target::StreamTuning& tuning = {}, RdmaFabric* fabric = nullptr) {
     for (auto& reactor : io) reactor = MakeReactor();
-    service = std::make_unique<nvmf_target::TargetService>(*control, nullptr, tuning, limits, &reservations);
+    adapters = std::make_unique<nvmf::RdmaAdapters>(
+        *control, fabric != nullptr ? UseRdma(*fabric, listeners) : nvmf::RdmaLibrary());
+    ports = std::make_unique<modules::RdmaPorts>(*adapters);
+    service = std::make_unique<nvmf_target::TargetService>(*adapters, nullptr, tuning, limits, &reservations);
     auto made = std::make_unique<Storage>(kBytes);
     storage = made.get();
     backing = block::Pipeline::Make(std::move(made), block::AccessMode::kReadWrite).value();
@@ -188,8 +203,10 @@ class TargetRig {
     parts.config.nqn = kNqn;
     parts.config.serial = "S1";
     parts.config.hosts = {nvme::target::HostAccess::Named(HostNqn())};
-    for (uint32_t i = 0; i < listeners; ++i)
-      parts.config.addresses.push_back(nvme::fabrics::ParseTransportAddress(FreeAddress()).value());
+    for (uint32_t i = 0; i < listeners; ++i) {
+      const std::string address = fabric != nullptr ? RdmaAddress(i) : FreeAddress();
+      parts.config.addresses.push_back(nvme::fabrics::ParseAddressOfAnyTransport(address).value());
+    }
     addresses = parts.config.addresses;
     for (const auto& reactor : io) parts.reactors.push_back(reactor.get());
     CLEAT_CHECK(service->AddSubsystem(std::move(parts)).ok());
@@ -206,9 +223,12 @@ class TargetRig {
       co_await rig.service->RemoveNamespace(kNqn, 2);
       rig.service->RemoveSubsystem(kNqn);
       co_await rig.service->Close();
+      co_await rig.ports->Close();
       co_return true;
     });
     service.reset();
+    ports.reset();
+    adapters.reset();
     for (auto& channel : channels) channel.reset();
     Await<bool>([](TargetRig& rig) -> Task<bool> {
       (void)co_await rig.backing->Close();
@@ -286,6 +306,7 @@ class TargetRig {
           modules::NvmfOptions options(block::DiskShape("disks/n", kBytes, 512, 4096), subsystem, kUuid,
                                        block::AccessMode::kReadWrite);
           options.arithmetic = &host_logins;
+          options.rdma = ports.get();
           options.events.broken = [this](const Error& why) { broken.push_back(why.message); };
           options.events.resized = [this](uint64_t size_bytes) { resized.push_back(size_bytes); };
           co_return co_await modules::OpenNvmf(std::move(options));
@@ -307,6 +328,14 @@ class TargetRig {
     host.reset();
   }
 
+  // With a fabric: "target0", whose address is 10.0.0.1, and "host0" are the two adapters of the first path.
+  static std::string RdmaAddress(uint32_t path) {
+    return "rdma://10.0.0." + std::to_string(path + 1) + ":4420";
+  }
+  void AddAdapter(RdmaFabric& fabric, const std::string& end, uint32_t path) {
+    fabric.AddAdapter(end + std::to_string(path),
+                      {(end == "host" ? "10.0.1." : "10.0.0.") + std::to_string(path + 1)});
+  }
   // A port that nobody listens on.
   static std::string FreeAddress();
   // A connection of a host that is none of ours; whatever it sends is its business.
@@ -315,6 +344,8 @@ class TargetRig {
   const MonotonicClock clock;
   std::unique_ptr<Reactor> control = MakeReactor();
   std::array<std::unique_ptr<Reactor>, 2> io;
+  std::unique_ptr<nvmf::RdmaAdapters> adapters;  // of both ends
+  std::unique_ptr<modules::RdmaPorts> ports;     // the host's
   KeptReservations reservations{*control};
   std::unique_ptr<nvmf_target::TargetService> service;
   std::vector<nvme::fabrics::TransportAddress> addresses;
@@ -331,6 +362,17 @@ class TargetRig {
   std::vector<uint64_t> resized;
 
  private:
+  nvmf::RdmaLibrary UseRdma(RdmaFabric& fabric, uint32_t paths) {
+    for (uint32_t path = 0; path < paths; ++path) {
+      AddAdapter(fabric, "target", path);
+      AddAdapter(fabric, "host", path);
+    }
+    nvmf::RdmaLibrary library = LibraryOf(fabric);
+    library.local_address_to = [](const nvme::fabrics::TransportAddress& to) -> Result<std::string> {
+      return "10.0.1." + std::to_string(to.address[3]);
+    };
+    return library;
+  }
   template <typename T>
   static Task<void> Keep(Task<T> task, std::optional<T>& result) {
     result.emplace(co_await task);

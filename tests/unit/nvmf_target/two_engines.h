@@ -20,7 +20,7 @@ struct TwoEngines {
   explicit TwoEngines(const nvmf_target::PortLimits& limits = {},
                       const nvmf_target::StreamTuning& tuning = {})
       : rig(limits, 1, tuning),
-        next(std::make_unique<nvmf_target::TargetService>(*rig.control, nullptr, tuning, limits,
+        next(std::make_unique<nvmf_target::TargetService>(*rig.adapters, nullptr, tuning, limits,
                                                           &rig.reservations)) {
     nvmf_target::SubsystemParts parts;
     parts.name = "controllers/e";

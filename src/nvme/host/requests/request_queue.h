@@ -96,7 +96,7 @@ class RequestQueue {
   // An answer to a write that only a host may give (3/70h to 3/7fh) aborts the queue pair, last: the path's whole end may come from within.
   void Completed(LifeId life, uint64_t cookie, const fabrics::CompletionEntry& entry, uint64_t data_bytes);
   void Unanswered(LifeId life, uint64_t cookie, fabrics::Reached reached);
-  // Each of its commands has come back, and its socket can send nothing any more; or the life has ended without a queue pair here. Once
+  // Each of its commands has come back, and its connection sends nothing of them any more; or the life has ended without a queue pair here. Once
   // for each life that the disk has had since this queue was made. Mails the report.
   void PathEnded(LifeId life);
   // Commands of others on the queue pair (Connect) have cookies from here on; they may come to Completed and Unanswered.

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// By which adapters this process reaches targets over RDMA: for each adapter and reactor a HostPort, made when the first queue needs it and kept until the
+// adapter is gone or all is closed.
+//
+// Ownership and thread: the control reactor. Limits: HostPort's, for each.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "modules/nvmf/rdma/host_port.h"
+#include "nvme/fabrics/names.h"
+#include "nvmf/rdma/adapters.h"
+#include "reactor/reactor.h"
+#include "reactor/sync.h"
+#include "reactor/task.h"
+
+namespace cleat::modules {
+
+class HostLink;
+
+class RdmaPorts final : private nvmf::RdmaAdapterUser {
+ public:
+  // A port that could not be made is not tried again before so long: that blocks.
+  static constexpr uint64_t kFailureNs = 5 * kNsPerSecond;
+
+  // `adapters` outlives it.
+  explicit RdmaPorts(nvmf::RdmaAdapters& adapters) : adapters_(adapters), changed_(adapters.control()) {}
+  ~RdmaPorts();  // closed
+  RdmaPorts(const RdmaPorts&) = delete;
+  RdmaPorts& operator=(const RdmaPorts&) = delete;
+
+  Reactor& control() { return adapters_.control(); }
+  // Queues that use it have ended; waits until their queue pairs are destroyed. The reactors run meanwhile.
+  Task<void> Close();
+
+  // ---- For links
+  struct Way {
+    rdma::ConnectionManager* manager = nullptr;
+    HostPort* port = nullptr;
+    std::string from;  // this host's address, which is the adapter's
+  };
+  // How `link`, whose queue is polled by `reactor`, reaches that address. The port stays until Over(link), on an error too.
+  Task<Result<Way>> Find(nvme::fabrics::TransportAddress address, Reactor& reactor, HostLink& link);
+  // Nothing of the link uses its port any more, where it has found one.
+  void Over(HostLink& link);
+
+ private:
+  struct Port {
+    std::unique_ptr<HostPort> port;
+    bool being_made = false;
+    Error failure{ErrorCode::kUnavailable, ""};
+    uint64_t not_before_ns = 0;
+  };
+  struct Adapter {
+    std::shared_ptr<nvmf::RdmaAdapter> adapter;
+    std::map<Reactor*, Port> ports;
+    std::set<HostLink*> links;
+  };
+  // nvmf::RdmaAdapterUser
+  void AdapterIsGone(nvmf::RdmaAdapter& adapter, const Error& reason) override;
+
+  Task<Result<HostPort*>> PortOn(Adapter& adapter, Reactor& reactor);
+  Task<Status> MakePort(Adapter& adapter, Port& port, Reactor& reactor);
+  void CloseGone();
+  Task<void> CloseAdapter(nvmf::RdmaAdapter* key);
+
+  nvmf::RdmaAdapters& adapters_;
+  std::map<nvmf::RdmaAdapter*, Adapter> in_use_;
+  uint32_t adapters_closing_ = 0;
+  Event changed_;
+};
+
+}  // namespace cleat::modules

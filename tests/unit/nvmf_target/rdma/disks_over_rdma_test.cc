@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cleat's disks over RDMA on Cleat's target: both ends in this process, over adapters in memory.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "modules/nvmf/rdma/rdma_queue.h"
+#include "tests/support/rdma_fabric/rdma_fabric.h"
+#include "tests/unit/nvmf_target/target_rig.h"
+
+namespace cleat::test::disks_over_rdma {
+namespace {
+
+struct RdmaDisk : testing::Test {
+  static constexpr uint64_t kBytes = TargetRig::kBytes;
+
+  ~RdmaDisk() override {
+    rig.reset();
+    for (const std::string& wrong : fabric.WhatWasWrong()) ADD_FAILURE() << wrong;
+    for (const char* const adapter : {"host0", "target0", "host1", "target1"}) {
+      EXPECT_EQ(fabric.queue_pairs(adapter), 0U) << adapter;
+      EXPECT_EQ(fabric.registrations(adapter), 0U) << adapter;
+      EXPECT_EQ(fabric.devices(adapter), 0U) << adapter;
+    }
+  }
+  void Make(uint32_t paths = 1) {
+    rig = std::make_unique<TargetRig>(nvmf_target::PortLimits(), paths, nvmf_target::StreamTuning(), &fabric);
+  }
+  void ZeroAll() { ASSERT_EQ(rig->disk->Do(block::Op::kWriteZeroes, 0, kBytes), block::IoStatus::kOk); }
+  uint32_t Optimized() { return rig->device->paths()->optimized; }
+  std::string WhyNotOpened() {
+    const auto opened = rig->TryOpen();
+    EXPECT_FALSE(opened.ok());
+    return opened.ok() ? "" : opened.error().message;
+  }
+
+  RdmaFabric fabric;
+  std::unique_ptr<TargetRig> rig;
+};
+
+TEST_F(RdmaDisk, AgreesWithTheReference) {
+  Make();
+  rig->OpenHost();
+  ZeroAll();
+  RandomLoad load(*rig->disk, 1, 0, kBytes, RandomLoad::Discards::kNone);
+  load.Run(600);
+  EXPECT_TRUE(rig->broken.empty());
+}
+
+TEST_F(RdmaDisk, GoesOnByTheOtherPathWhenAnAdapterIsGoneAndByBothWhenItIsBack) {
+  Make(2);
+  rig->OpenHost();
+  ZeroAll();
+  RandomLoad load(*rig->disk, 2, 0, kBytes, RandomLoad::Discards::kNone);
+  for (const std::string end : {"host", "target"}) {
+    rig->Until([&] { return Optimized() == 2; });
+    load.Run(100);
+    fabric.RemoveAdapter(end + "0");
+    rig->Until([&] { return Optimized() == 1; });
+    rig->Until([&] { return rig->device->ConfirmDead().ok(); });
+    load.Run(200);
+    rig->AddAdapter(fabric, end, 0);
+  }
+  EXPECT_TRUE(rig->broken.empty());
+}
+
+TEST_F(RdmaDisk, GoesOnOnceATargetThatWasGoneIsBack) {
+  Make();
+  rig->OpenHost();
+  ZeroAll();
+  RandomLoad load(*rig->disk, 3, 0, kBytes, RandomLoad::Discards::kNone);
+  load.Run(100);
+  fabric.RemoveAdapter("target0");
+  rig->Until([&] { return rig->broken.size() == 1; });
+  EXPECT_NE(rig->broken[0].find("rdma://10.0.0.1:4420"), std::string::npos) << rig->broken[0];
+  rig->AddAdapter(fabric, "target", 0);
+  rig->Until([&] { return Optimized() == 1; });
+  rig->Until([&] { return rig->device->ConfirmDead().ok(); });
+  load.Run(100);
+}
+
+TEST_F(RdmaDisk, SaysWhyItCannotBeOpened) {
+  Make();
+  fabric.RemoveAdapter("host0");
+  EXPECT_NE(WhyNotOpened().find("no adapter has the address 10.0.1.1"), std::string::npos);
+  rdma::DeviceLimits limits = RdmaFabric::UsualLimits();
+  limits.windows_of_type_2b = false;
+  fabric.AddAdapter("host0", {"10.0.1.1"}, limits);
+  EXPECT_NE(WhyNotOpened().find("no memory windows of type 2B"), std::string::npos);
+}
+
+// ---- One queue
+
+struct QueueOwner final : nvme::fabrics::QueuePairOwner {
+  void Connected() override { connected = true; }
+  void Completed(uint64_t /*cookie*/, const nvme::fabrics::CompletionEntry& /*entry*/,
+                 uint64_t /*data_bytes*/) override {}
+  void Unanswered(uint64_t /*cookie*/, nvme::fabrics::Reached /*reached*/) override {}
+  void Ended(const Error& reason) override { ended = reason.message; }
+  bool connected = false;
+  std::string ended;
+};
+
+modules::TransportQueueOptions OptionsOf(TargetRig& rig) {
+  modules::TransportQueueOptions options;
+  options.transport.address = rig.addresses.at(0);
+  options.transport.rdma = rig.ports.get();
+  options.name = "queue";
+  options.entries = 32;
+  return options;
+}
+
+// Each turn of the way there is one at which its owner may have enough.
+TEST_F(RdmaDisk, AQueueMayBeGivenUpAtAnyTime) {
+  Make();
+  bool was_connected = false;
+  for (int turns = 0; !was_connected; ++turns) {
+    ASSERT_LT(turns, 1000);
+    QueueOwner owner;
+    modules::RdmaQueue queue(OptionsOf(*rig), *rig->io[0], owner);
+    queue.Start();
+    for (int turn = 0; turn < turns; ++turn) rig->Turn();
+    was_connected = owner.connected;
+    queue.Abort({ErrorCode::kCancelled, "enough"});
+    EXPECT_EQ(owner.ended, "enough");
+  }
+}
+
+TEST_F(RdmaDisk, AnAdapterMayGoAtAnyTimeOfAQueuesWay) {
+  Make();
+  bool was_connected = false;
+  for (int turns = 0; !was_connected; ++turns) {
+    ASSERT_LT(turns, 1000);
+    QueueOwner owner;
+    modules::RdmaQueue queue(OptionsOf(*rig), *rig->io[0], owner);
+    queue.Start();
+    for (int turn = 0; turn < turns; ++turn) rig->Turn();
+    was_connected = owner.connected;
+    fabric.RemoveAdapter("host0");
+    rig->Until([&] { return queue.ended(); });
+    EXPECT_FALSE(owner.ended.empty());
+    rig->AddAdapter(fabric, "host", 0);
+  }
+}
+
+TEST_F(RdmaDisk, AQueueWithoutAnAnswerSaysSo) {
+  Make();
+  modules::TransportQueueOptions options = OptionsOf(*rig);
+  options.transport.address.port = 4421;
+  QueueOwner owner;
+  modules::RdmaQueue queue(options, *rig->io[0], owner);
+  queue.Start();
+  rig->Until([&] { return queue.ended(); });
+  EXPECT_FALSE(owner.connected);
+  EXPECT_NE(owner.ended.find("queue: "), std::string::npos) << owner.ended;
+  EXPECT_NE(owner.ended.find("10.0.0.1:4421"), std::string::npos) << owner.ended;
+}
+
+}  // namespace
+}  // namespace cleat::test::disks_over_rdma
