@@ -129,7 +129,8 @@ void AddNvmeTcp(const Options& to) {
                        [&spec = to.spec](const auto& subsystem) {
                          spec.mutable_nvme_tcp()->set_subsystem(FullName("subsystems/", subsystem));
                        },
-                       "A namespace of an NVMe-oF subsystem, which is there and at least as large")
+                       "A namespace of an NVMe-oF subsystem, over NVMe/TCP or NVMe/RDMA as its "
+                       "addresses say; it is there and at least as large")
                    ->type_name(kSubsystemArgument);
   auto* name_space =
       to.create

@@ -30,7 +30,7 @@ SecretArguments SecretsOfSubsystem() {
         "What the subsystem has to prove that it has, likewise; only together with the host's"},
        {"tls-psk",
         "The pre-shared key of TLS, likewise: what nvme gen-tls-key prints (NVMeTLSkey-1:...). With it all "
-        "connections to the subsystem are TLS"}}};
+        "connections to the subsystem are TLS, which NVMe/RDMA does not have"}}};
 }
 
 SecretArguments SecretsOfHost() {

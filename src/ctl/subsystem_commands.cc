@@ -25,7 +25,8 @@ struct SubsystemArguments {
   std::string id;
   std::string nqn;
   std::vector<std::string> addresses;
-  std::string discover;  // the discovery service that has the addresses; or where to discover
+  std::string discover;            // the discovery service that has the addresses; or where to discover
+  std::string discover_transport;  // "", or kOverTcp, kOverRdma
   bool discover_with_secrets = false;
   bool watch = false;
   std::string host_nqn;
@@ -98,7 +99,9 @@ ExitCode CreateSubsystem(Client& client, const SubsystemArguments& arguments) {
   }
   if (!arguments.discover.empty()) {
     auto discovery = DiscoveryOf(arguments, arguments.discover_with_secrets ? spec : v1::SubsystemSpec());
-    const ExitCode found = DiscoverAddresses(client, discovery, arguments.nqn, *spec.mutable_addresses());
+    const WantedAddresses wanted{
+        .nqn = arguments.nqn, .transport = arguments.discover_transport, .with_tls = spec.has_tls_psk()};
+    const ExitCode found = DiscoverAddresses(client, discovery, wanted, *spec.mutable_addresses());
     WipeSecrets(discovery);
     if (found != kOk) {
       WipeSecrets(spec);
@@ -230,8 +233,11 @@ void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
 
 CLI::Option* AddAddress(CLI::App& command, SubsystemArguments& arguments, const std::string& more) {
   return command
-      .add_option("--address", arguments.addresses,
-                  "Where an NVMe/TCP port of it is: 10.0.0.1:4420 or [fd00::1]:4420, numbers alone. " + more)
+      .add_option(
+          "--address", arguments.addresses,
+          "Where a port of it is: 10.0.0.1:4420 or [fd00::1]:4420 over NVMe/TCP, rdma://10.0.0.1:4420 or "
+          "rdma://[fd00::1]:4420 over NVMe/RDMA, numbers alone. The port is 4420 where none is given. " +
+              more)
       ->allow_extra_args(false)
       ->type_name("ADDRESS");
 }
@@ -242,11 +248,12 @@ void AddDiscover(CLI::App& subsystem, Globals& globals,
       AddCommand(subsystem, "discover", "Show what an NVMe-oF discovery service has for this host",
                  "cleatctl subsystem discover --address 10.0.0.1\n"
                  "cleatctl subsystem discover --address 10.0.0.1 --watch\n"
+                 "cleatctl subsystem discover --address rdma://10.0.0.1:4420\n"
                  "cleatctl subsystem create array1 --nqn nqn.2014-08.org.example:array1 --discover 10.0.0.1");
   discover
       ->add_option("--address", arguments->discover,
-                   "Where the service is: 10.0.0.1:8009 or [fd00::1]:8009, numbers alone; the port is 8009 "
-                   "where none is given")
+                   "Where the service is: 10.0.0.1:8009 or [fd00::1]:8009, over RDMA rdma://10.0.0.1:8009, "
+                   "numbers alone; the port is 8009 where none is given")
       ->required()
       ->type_name("ADDRESS");
   AddHostIdentity(*discover, *arguments);
@@ -263,12 +270,19 @@ void AddWhere(CLI::App& create, SubsystemArguments& arguments) {
   AddAddress(*where, arguments, "Given again for each port");
   CLI::Option* discover =
       where
-          ->add_option(
-              "--discover", arguments.discover,
-              "A discovery service, as 10.0.0.1:8009: all NVMe/TCP ports that it has for the NQN, as they "
-              "are now")
+          ->add_option("--discover", arguments.discover,
+                       "A discovery service, as 10.0.0.1:8009 or rdma://10.0.0.1:8009: "
+                       "all NVMe/TCP and NVMe/RDMA ports that it has for the NQN, as they "
+                       "are now")
           ->type_name("ADDRESS");
   where->require_option(1);
+  create
+      .add_option(
+          "--discover-transport", arguments.discover_transport,
+          "Of what the service has, only what is reached by this one: tcp or rdma. Both unless it is said")
+      ->check(CLI::IsMember({kOverTcp, kOverRdma}))
+      ->type_name("tcp|rdma")
+      ->needs(discover);
   create
       .add_flag("--discover-with-secrets", arguments.discover_with_secrets,
                 "The discovery service is asked with the secrets that are given for the subsystem; without, "
@@ -290,6 +304,8 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals) {
       *subsystem, "create", "Make an NVMe-oF subsystem known, for disks to be made of its namespaces",
       "cleatctl subsystem create array1 --nqn nqn.2014-08.org.example:array1 --address 10.0.0.1:4420 "
       "--address 10.0.1.1:4420\n"
+      "cleatctl subsystem create array2 --nqn nqn.2014-08.org.example:array2 --address rdma://10.0.2.1 "
+      "--address 10.0.0.2\n"
       "cleatctl disk create root --size 10G --nvme-tcp array1 --namespace "
       "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11");
   create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,15 +44,31 @@ std::string TextOf(v1::SecureChannel channel) {
   }
 }
 
-// As a subsystem's spec has it.
-std::string AddressOf(const v1::DiscoveryRecord& record) {
+std::string HostAndPortOf(const v1::DiscoveryRecord& record) {
   const bool ipv6 = record.address().find(':') != std::string::npos;
   return ipv6 ? fmt::format("[{}]:{}", record.address(), record.port())
               : fmt::format("{}:{}", record.address(), record.port());
 }
 
-bool IsReachable(const v1::DiscoveryRecord& record) {
-  return record.subtype() == v1::DISCOVERY_SUBTYPE_NVM && record.transport() == "tcp";
+bool IsOverRdma(const v1::DiscoveryRecord& record) {
+  return record.transport() == kOverRdma;
+}
+
+// As a subsystem's spec has it.
+std::string AddressOf(const v1::DiscoveryRecord& record) {
+  return (IsOverRdma(record) ? "rdma://" : "") + HostAndPortOf(record);
+}
+
+// Whether disks are reached by it, as far as its transport says.
+bool IsReachable(const v1::DiscoveryRecord& record, std::string_view transport) {
+  if (record.subtype() != v1::DISCOVERY_SUBTYPE_NVM) return false;
+  if (!transport.empty()) return record.transport() == transport;
+  return record.transport() == kOverTcp || IsOverRdma(record);
+}
+
+std::string NameOf(std::string_view transport) {
+  if (transport.empty()) return "NVMe/TCP or NVMe/RDMA";
+  return transport == kOverRdma ? "NVMe/RDMA" : "NVMe/TCP";
 }
 
 std::string WhatWasSkipped(const v1::DiscoverSubsystemsResponse& response) {
@@ -60,13 +77,13 @@ std::string WhatWasSkipped(const v1::DiscoverSubsystemsResponse& response) {
                      response.why_skipped());
 }
 
-// A few of the subsystems that the service has over NVMe/TCP.
-std::string WhatIsThere(const v1::DiscoverSubsystemsResponse& response) {
+// A few of the subsystems that the service has over that transport.
+std::string WhatIsThere(const v1::DiscoverSubsystemsResponse& response, std::string_view transport) {
   std::set<std::string> names;
   for (const v1::DiscoveryRecord& record : response.records()) {
-    if (IsReachable(record)) names.insert(record.nqn());
+    if (IsReachable(record, transport)) names.insert(record.nqn());
   }
-  if (names.empty()) return "it has no subsystem over NVMe/TCP for this host";
+  if (names.empty()) return fmt::format("it has no subsystem over {} for this host", NameOf(transport));
   const size_t shown = std::min(names.size(), kNamesShownMax);
   std::string text =
       "it has " +
@@ -86,7 +103,7 @@ struct Entry {
 Entry EntryOf(const v1::DiscoveryRecord& record) {
   const std::string where = record.address().empty()
                                 ? record.transport()
-                                : fmt::format("{} {}", record.transport(), AddressOf(record));
+                                : fmt::format("{} {}", record.transport(), HostAndPortOf(record));
   const std::string channel = TextOf(record.secure_channel());
   return {.what = fmt::format("{} ({}, {})", record.nqn(), TextOf(record.subtype()), where),
           .channel = channel.empty() ? "" : "secure channel " + channel};
@@ -170,28 +187,37 @@ ExitCode WatchDiscovery(Client& client, v1::DiscoverSubsystemsRequest& request) 
 }
 
 ExitCode DiscoverAddresses(Client& client, const v1::DiscoverSubsystemsRequest& request,
-                           const std::string& nqn,
+                           const WantedAddresses& wanted,
                            google::protobuf::RepeatedPtrField<std::string>& addresses) {
   v1::DiscoverSubsystemsResponse response;
   const ExitCode code = client.Call(&v1::Cleat::Stub::DiscoverSubsystems, request, response);
   if (code != kOk) return code;
   std::vector<std::string> found;
+  std::vector<std::string> without_tls;
   for (const v1::DiscoveryRecord& record : response.records()) {
-    if (!IsReachable(record) || record.nqn() != nqn) continue;
+    if (!IsReachable(record, wanted.transport) || record.nqn() != wanted.nqn) continue;
+    std::vector<std::string>& list = wanted.with_tls && IsOverRdma(record) ? without_tls : found;
     std::string address = AddressOf(record);
-    if (std::ranges::find(found, address) == found.end()) found.push_back(std::move(address));
+    if (std::ranges::find(list, address) == list.end()) list.push_back(std::move(address));
+  }
+  if (!without_tls.empty()) {
+    fmt::print(
+        stderr,
+        "cleatctl: NVMe/RDMA has no TLS, and a pre-shared key is given: left out of {}'s addresses are {}\n",
+        wanted.nqn, fmt::join(without_tls, ", "));
   }
   if (found.empty()) {
-    std::string why = fmt::format("the discovery service at {} has no NVMe/TCP address of {} for host {}: {}",
-                                  request.address(), nqn, response.host_nqn(), WhatIsThere(response));
+    std::string why = fmt::format("the discovery service at {} has no {} address of {} for host {}: {}",
+                                  request.address(), NameOf(wanted.with_tls ? kOverTcp : wanted.transport),
+                                  wanted.nqn, response.host_nqn(), WhatIsThere(response, wanted.transport));
     if (response.skipped() != 0) why += "; " + WhatWasSkipped(response);
     return Fail(kFailed, why);
   }
   const auto taken = static_cast<std::ptrdiff_t>(std::min(found.size(), kAddressesMax));
   addresses.Assign(found.begin(), found.begin() + taken);
   if (found.size() > kAddressesMax) {
-    fmt::print(stderr, "cleatctl: {} has {} addresses, and a subsystem {} at most: left out are {}\n", nqn,
-               found.size(), kAddressesMax, fmt::join(found.begin() + taken, found.end(), ", "));
+    fmt::print(stderr, "cleatctl: {} has {} addresses, and a subsystem {} at most: left out are {}\n",
+               wanted.nqn, found.size(), kAddressesMax, fmt::join(found.begin() + taken, found.end(), ", "));
   }
   return kOk;
 }

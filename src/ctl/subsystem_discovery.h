@@ -16,10 +16,20 @@ std::string DescribeDiscovery(const v1::DiscoverSubsystemsResponse& response);
 // and says why. The plain secrets of `request` are overwritten as soon as it is sent.
 [[nodiscard]] ExitCode WatchDiscovery(Client& client, v1::DiscoverSubsystemsRequest& request);
 
-// Asks the service, and takes all NVMe/TCP addresses that it has for that subsystem, in its order; those beyond what a subsystem may have are
-// named on standard error and left out. None is a failure, and says what the service has.
+// Transports as records have them by which disks are reached.
+inline constexpr const char* kOverTcp = "tcp";
+inline constexpr const char* kOverRdma = "rdma";
+
+// Which addresses are taken of what a service has.
+struct WantedAddresses {
+  std::string nqn;        // the subsystem's
+  std::string transport;  // kOverTcp, kOverRdma; empty: both
+  bool with_tls = false;  // those over RDMA, which has none, are named on standard error and left out
+};
+// Asks the service, and takes all such addresses that it has, in its order; those beyond what a subsystem may have are named on standard error and
+// left out. None is a failure, and says what the service has.
 [[nodiscard]] ExitCode DiscoverAddresses(Client& client, const v1::DiscoverSubsystemsRequest& request,
-                                         const std::string& nqn,
+                                         const WantedAddresses& wanted,
                                          google::protobuf::RepeatedPtrField<std::string>& addresses);
 
 }  // namespace cleat::ctl

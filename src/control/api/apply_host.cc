@@ -313,6 +313,8 @@ void ApplyHostCall::ApplySubsystem(const v1::Subsystem& subsystem) {
   const std::string id = *ParseSubsystemName(name);
   const auto spec = CompleteSubsystemSpec(id, WithoutKey(subsystem.spec()));
   if (!spec.ok()) return ReportFailed(name, spec.error());
+  if (auto status = CheckPskTransport(id, subsystem.spec()); !status.ok())
+    return ReportFailed(name, status.error());
   if (auto labels = CheckLabels(name, subsystem.labels()); !labels.ok())
     return ReportFailed(name, labels.error());
   const auto same_secrets = state_.subsystems().AreSameSecrets(id, subsystem.spec());

@@ -131,11 +131,11 @@ void PutSecrets(const From& from, To& told) {
   if (from.has_tls_psk()) Put(from.tls_psk(), told.mutable_tls_psk());
 }
 
-// Without those over RDMA where the engine is of before them: it would refuse the whole export.
-void PutAddresses(const google::protobuf::RepeatedPtrField<std::string>& addresses, uint32_t protocol,
+// Those over RDMA only `with_rdma`: an engine of before them would refuse the whole export, or disk.
+void PutAddresses(const google::protobuf::RepeatedPtrField<std::string>& addresses, bool with_rdma,
                   google::protobuf::RepeatedPtrField<std::string>& told) {
   for (const std::string& address : addresses) {
-    if (protocol >= kProtocolRdma || !IsOverRdma(address)) *told.Add() = address;
+    if (with_rdma || !IsOverRdma(address)) *told.Add() = address;
   }
 }
 
@@ -144,9 +144,10 @@ engine::v1::Export ExportOf(const ControllerIntent& intent, uint32_t protocol) {
   engine::v1::Export exported;
   exported.set_nqn(spec.nqn());
   exported.set_serial(intent.serial);
-  PutAddresses(spec.addresses(), protocol, *exported.mutable_addresses());
+  const bool with_rdma = protocol >= kProtocolRdma;
+  PutAddresses(spec.addresses(), with_rdma, *exported.mutable_addresses());
   if (protocol >= kProtocolHandOver)
-    PutAddresses(spec.standby_addresses(), protocol, *exported.mutable_standby_addresses());
+    PutAddresses(spec.standby_addresses(), with_rdma, *exported.mutable_standby_addresses());
   for (const v1::ExportHost& host : spec.hosts()) {
     if (!HasSecrets(host)) {
       exported.add_hosts(host.nqn());
@@ -188,10 +189,10 @@ engine::v1::Controller ToEngine(const ControllerIntent& intent, uint32_t protoco
 namespace {
 
 // What PutBackend knows nothing of: the subsystem itself.
-void PutSubsystem(const AttachmentIntent& intent, engine::v1::NvmeTcpBackend& nvme) {
+void PutSubsystem(const AttachmentIntent& intent, uint32_t protocol, engine::v1::NvmeTcpBackend& nvme) {
   const v1::SubsystemSpec& spec = intent.subsystem;
   nvme.set_nqn(spec.nqn());
-  *nvme.mutable_addresses() = spec.addresses();
+  PutAddresses(spec.addresses(), protocol >= kProtocolRdmaDisks, *nvme.mutable_addresses());
   nvme.set_host_nqn(spec.host_nqn());
   nvme.set_host_id(spec.host_id());
   if (spec.header_digest()) nvme.set_header_digest(true);
@@ -212,7 +213,8 @@ engine::v1::Attachment ToEngine(const AttachmentIntent& intent, uint32_t protoco
   attachment.set_target(intent.row.spec.target());
   *attachment.mutable_disk() = ToEngine(intent.disk, protocol >= kProtocolPathLists && intent.path_checked);
   if (protocol >= kProtocolIdentities) attachment.mutable_disk()->set_identity(intent.disk_identity.value());
-  if (attachment.disk().has_nvme_tcp()) PutSubsystem(intent, *attachment.mutable_disk()->mutable_nvme_tcp());
+  if (attachment.disk().has_nvme_tcp())
+    PutSubsystem(intent, protocol, *attachment.mutable_disk()->mutable_nvme_tcp());
   if (attachment.disk().has_pool()) {
     engine::v1::PoolBackend& pool = *attachment.mutable_disk()->mutable_pool();
     pool.set_device(intent.pool.device);

@@ -71,7 +71,8 @@ inline constexpr uint32_t kProtocolExports = 10;      // hosts reach disks over 
 inline constexpr uint32_t kProtocolHostSecrets = 11;  // ... and may have secrets
 inline constexpr uint32_t kProtocolHandOver =
     12;  // ... stay connected when the export goes to another engine, and reach the one that stands by
-inline constexpr uint32_t kProtocolRdma = 13;  // ... and come over NVMe/RDMA as well
+inline constexpr uint32_t kProtocolRdma = 13;       // ... and come over NVMe/RDMA as well
+inline constexpr uint32_t kProtocolRdmaDisks = 14;  // disks and discovery services are reached over NVMe/RDMA
 
 using Labels = std::map<std::string, std::string>;
 

@@ -31,20 +31,16 @@ Status CheckExportNqn(std::string_view controller, std::string_view field, const
                        "is that of discovery services, which no other subsystem or host has");
 }
 
-bool IsAny(const fabrics::TransportAddress& address) {
-  return std::ranges::all_of(address.address, [](uint8_t byte) { return byte == 0; });
-}
-
 // An engine can't listen at both, nor can two engines of a host listen at one each. TCP and RDMA have ports of their own.
 bool Overlap(const fabrics::TransportAddress& one, const fabrics::TransportAddress& other) {
   return one.transport == other.transport && one.family == other.family && one.port == other.port &&
-         (one.address == other.address || IsAny(one) || IsAny(other));
+         (one.address == other.address || fabrics::IsUnspecified(one) || fabrics::IsUnspecified(other));
 }
 
 // An engine makes what a listener over RDMA needs on one adapter, the one whose address it is: 0.0.0.0 and [::] name none.
 Status CheckAdapter(std::string_view controller, std::string_view place,
                     const fabrics::TransportAddress& address) {
-  if (address.transport != fabrics::TransportType::kRdma || !IsAny(address)) return Ok{};
+  if (address.transport != fabrics::TransportType::kRdma || !fabrics::IsUnspecified(address)) return Ok{};
   return InvalidExport(controller, place,
                        fmt::format("is {}, which stands for all: over RDMA each address is one adapter's: "
                                    "name them one by one",

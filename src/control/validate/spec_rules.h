@@ -20,7 +20,9 @@ Result<v1::ClusterSpec> CompleteClusterSpec(std::string_view id, v1::ClusterSpec
 Status CheckClusterKey(std::string_view cluster, const v1::ClusterSpec& spec);
 // Without who this host is, when the spec does not say. `spec` has no secrets any more.
 Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::SubsystemSpec spec);
-// The same checks for the host that asks. In place: a copy would have the plain secrets, too.
+// Whether its addresses go with its pre-shared key, which is the one that is asked for, or that is kept.
+Status CheckPskTransport(std::string_view id, const v1::SubsystemSpec& spec);
+// The same checks of the address, and of the host that asks. In place: a copy would have the plain secrets, too.
 Status CompleteDiscovery(v1::DiscoverSubsystemsRequest* request);
 // Whether the secrets of a subsystem's spec, or of an export's host, go together, once all are there. `path`: what is before their names,
 // as "exported.hosts[0]."
@@ -36,7 +38,7 @@ Result<v1::ControllerSpec> CompleteControllerSpec(std::string_view id, v1::Contr
 Status CompleteExportSpec(std::string_view controller, v1::ControllerSpec* spec);
 // In the order of their NQNs, so that there is one way to say the same.
 Status CompleteExportHosts(std::string_view controller, v1::ExportSpec* spec);
-// Whether that address of an export, which is complete, is one over RDMA.
+// Whether that address, of an export, a subsystem or a discovery service, is one over RDMA.
 bool IsOverRdma(std::string_view address);
 // An address of the two exports at which an engine that stands by for one would listen beside an engine that serves the other, so that hosts of one
 // reach the engine of the other. Empty: there is none. Both are complete.

@@ -31,9 +31,31 @@ Status CheckSubsystemNqn(std::string_view name, const std::string& nqn) {
   return InvalidSubsystem(name, "nqn", "is that of discovery services, which have no namespaces");
 }
 
+// Over TCP Linux takes such an address for its own host, and specs of before RDMA may have one.
+bool IsNobodys(const fabrics::TransportAddress& address) {
+  return address.transport == fabrics::TransportType::kRdma && fabrics::IsUnspecified(address);
+}
+
+std::string WhyNobodys(const std::string& address) {
+  return fmt::format("is {}, which is nobody's address: give that of the target's adapter", address);
+}
+
+// Digests are of PDUs, which only TCP has. Beside addresses over TCP they hold for these.
+Status CheckDigests(std::string_view name, const v1::SubsystemSpec& spec) {
+  if (!spec.header_digest() && !spec.data_digest()) return Ok{};
+  if (!std::ranges::all_of(spec.addresses(), IsOverRdma)) return Ok{};
+  return InvalidSubsystem(
+      name, spec.header_digest() ? "header_digest" : "data_digest",
+      "is there, and all addresses are over RDMA: digests are NVMe/TCP's, and RDMA adapters check what they "
+      "carry by themselves. Leave digests out (cleatctl: --no-header-digest, --no-data-digest), or give an "
+      "address over TCP as well");
+}
+
 Status CompleteAddresses(std::string_view name, v1::SubsystemSpec& spec) {
   if (spec.addresses().empty())
-    return InvalidSubsystem(name, "addresses", "are missing: say where the subsystem is, as 10.0.0.1:4420");
+    return InvalidSubsystem(
+        name, "addresses",
+        "are missing: say where the subsystem is, as 10.0.0.1:4420 or rdma://10.0.0.1:4420");
   const auto count = static_cast<size_t>(spec.addresses_size());
   if (count > fabrics::kSubsystemAddressesMax) {
     return InvalidSubsystem(name, "addresses",
@@ -42,9 +64,10 @@ Status CompleteAddresses(std::string_view name, v1::SubsystemSpec& spec) {
   std::vector<fabrics::TransportAddress> addresses;
   for (std::string& text : *spec.mutable_addresses()) {
     const std::string field = fmt::format("addresses[{}]", addresses.size());
-    const auto address = fabrics::ParseTransportAddress(text);
+    const auto address = fabrics::ParseAddressOfAnyTransport(text);
     if (!address.ok()) return InvalidSubsystem(name, field, "is wrong: " + address.error().message);
     text = fabrics::TextOfAddress(*address);
+    if (IsNobodys(*address)) return InvalidSubsystem(name, field, WhyNobodys(text));
     const auto same = std::ranges::find(addresses, *address);
     if (same != addresses.end()) {
       return InvalidSubsystem(
@@ -54,6 +77,15 @@ Status CompleteAddresses(std::string_view name, v1::SubsystemSpec& spec) {
     addresses.push_back(*address);
   }
   return Ok{};
+}
+
+constexpr const char* kNoTls =
+    "NVMe/RDMA has no TLS, but takes DH-HMAC-CHAP secrets (dhchap_secret) as NVMe/TCP does";
+
+// A key that is there and empty is one to be removed.
+template <typename Message>
+bool HasPsk(const Message& message) {
+  return message.tls_psk().key_case() != v1::Secret::KEY_NOT_SET;
 }
 
 // This host's identity, in a subsystem's spec or in a request to discover. `refuse` makes the error of a field and what is wrong with it.
@@ -90,6 +122,7 @@ Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::Subsyst
   const std::string name = SubsystemName(id);
   CLEAT_TRY(CheckSubsystemNqn(name, spec.nqn()));
   CLEAT_TRY(CompleteAddresses(name, spec));
+  CLEAT_TRY(CheckDigests(name, spec));
   CLEAT_TRY(CompleteHost(
       spec, [&](const char* field, const std::string& why) { return InvalidSubsystem(name, field, why); }));
   CLEAT_TRY(CompleteReservations(name, spec));
@@ -102,15 +135,37 @@ Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::Subsyst
                                       nvme::fabrics::kKeepAliveMsMin, nvme::fabrics::kKeepAliveMsMax));
 }
 
+Status CheckPskTransport(std::string_view id, const v1::SubsystemSpec& spec) {
+  if (!HasPsk(spec)) return Ok{};
+  const auto& addresses = spec.addresses();
+  const auto rdma = std::ranges::find_if(addresses, IsOverRdma);
+  if (rdma == addresses.end()) return Ok{};
+  return InvalidSubsystem(
+      SubsystemName(id), fmt::format("addresses[{}]", rdma - addresses.begin()),
+      fmt::format(
+          "is {}, and the subsystem has a pre-shared key (tls_psk): {}. Give addresses over TCP alone, "
+          "or remove the key (cleatctl subsystem update --no-tls-psk)",
+          *rdma, kNoTls));
+}
+
 Status CompleteDiscovery(v1::DiscoverSubsystemsRequest* request) {
   const auto refuse = [](const char* field, const std::string& why) {
     return Refuse(v1::REASON_INVALID_FIELD, fmt::format("{} {}", field, why), {{"field", field}});
   };
   if (request->address().empty())
-    return refuse("address", "is missing: say where the discovery service is, as 10.0.0.1:8009");
-  const auto address = fabrics::ParseTransportAddress(request->address(), fabrics::kDiscoveryPort);
+    return refuse("address",
+                  "is missing: say where the discovery service is, as 10.0.0.1:8009 or rdma://10.0.0.1:8009");
+  const auto address = fabrics::ParseAddressOfAnyTransport(request->address(), fabrics::kDiscoveryPort);
   if (!address.ok()) return refuse("address", "is wrong: " + address.error().message);
   request->set_address(fabrics::TextOfAddress(*address));
+  if (IsNobodys(*address)) return refuse("address", WhyNobodys(request->address()));
+  if (HasPsk(*request) && IsOverRdma(request->address())) {
+    return refuse(
+        "address",
+        fmt::format("is {}, and a pre-shared key (tls_psk) is given: {}. Ask the service over TCP, or "
+                    "leave the key out",
+                    request->address(), kNoTls));
+  }
   return CompleteHost(*request, refuse);
 }
 

@@ -227,6 +227,67 @@ TEST_F(DiscoveryTest, WhoGoesAwayLeavesItsPlaceAndTheEngineIsTold) {
   EXPECT_TRUE(Discover().ok());
 }
 
+// ---- Over RDMA
+
+TEST_F(DiscoveryTest, AServiceIsAskedOverRdmaByAnEngineThatKnowsHow) {
+  engine::v1::Discovery found = One("nqn.2014-08.org.example:a");
+  found.mutable_records(0)->set_transport("rdma");
+  engine_.SetDiscovery({found});
+  engine_.set_protocol(kProtocolRdmaDisks - 1);
+  ASSERT_TRUE(engine_.Connect());
+  ExpectRefused(
+      Discover(At("rdma://10.0.0.1")), v1::REASON_ENGINE_TOO_OLD,
+      "engines/engine-0 (version 0.0.1, protocol 13) can't ask the discovery service at "
+      "rdma://10.0.0.1:8009, which takes protocol 14: upgrade the engine (cleatctl engine upgrade)");
+  EXPECT_TRUE(Discover().ok()) << "by TCP it can";
+  FakeEngine newer(socket_, "engine-1");
+  newer.SetDiscovery({found});
+  ASSERT_TRUE(newer.Connect());
+  const Answer answer = Discover(At("rdma://[fd00:0::1]"));
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_EQ(answer->records(0).transport(), "rdma");
+  EXPECT_EQ(newer.LastDiscover().address(), "rdma://[fd00::1]:8009") << "in the form that is kept";
+  ASSERT_TRUE(Discover(At("rdma://10.0.0.1:4420")).ok());
+  EXPECT_EQ(newer.LastDiscover().address(), "rdma://10.0.0.1:4420");
+}
+
+TEST_F(DiscoveryTest, OverRdmaNobodysAddressAndAPreSharedKeyAreRefusedAndOtherSecretsAreNot) {
+  engine_.SetDiscovery({{}});
+  ASSERT_TRUE(engine_.Connect());
+  for (const char* const address : {"rdma://0.0.0.0", "rdma://[::]:4420", "rdma://array.example"}) {
+    const Answer answer = Discover(At(address));
+    ExpectRefused(answer, v1::REASON_INVALID_FIELD,
+                  address == std::string("rdma://array.example") ? "address is wrong: 'rdma://array.example'"
+                                                                 : "which is nobody's address");
+    ASSERT_FALSE(answer.ok()) << address;
+    EXPECT_EQ(MetadataOf(answer.error(), "field"), "address");
+  }
+  auto request = At("rdma://10.0.0.1");
+  request.mutable_dhchap_secret()->set_plain_key(kChapSecret);
+  request.mutable_tls_psk();  // none
+  ASSERT_TRUE(Discover(request).ok());
+  EXPECT_TRUE(engine_.LastDiscover().has_dhchap_secret());
+  request.mutable_tls_psk()->set_plain_key(kTlsPsk);
+  const Answer refused = Discover(request);
+  ExpectRefused(
+      refused, v1::REASON_INVALID_FIELD,
+      "address is rdma://10.0.0.1:8009, and a pre-shared key (tls_psk) is given: NVMe/RDMA has no TLS, "
+      "but takes DH-HMAC-CHAP secrets (dhchap_secret) as NVMe/TCP does. Ask the service over TCP, or "
+      "leave the key out");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message.find(kTlsPsk), std::string::npos);
+  request.set_address("10.0.0.1");
+  EXPECT_TRUE(Discover(request).ok());
+}
+
+TEST_F(DiscoveryTest, WhereNobodyAnswersTheTransportIsNamed) {
+  ASSERT_TRUE(engine_.Connect());
+  engine_.FailDiscoveries("unavailable", "as it was");
+  ExpectRefused(Discover(), v1::REASON_DISCOVERY_FAILED, "listens there over NVMe/TCP, mostly at port 8009");
+  ExpectRefused(Discover(At("rdma://10.0.0.1")), v1::REASON_DISCOVERY_FAILED,
+                "listens there over NVMe/RDMA, mostly at port 8009");
+}
+
 // ---- Watched
 
 TEST_F(DiscoveryTest, AWatcherHearsOfEachChangeAndWhyItEnds) {

@@ -97,14 +97,6 @@ TEST_F(ExportRdma, OneThatStandsForAllIsRefused) {
     EXPECT_FALSE(Make(Asked({address})).ok()) << address;
 }
 
-TEST_F(ExportRdma, DisksOfOtherHostsAreReachedOverTcpAlone) {
-  v1::CreateSubsystemRequest request = NewSubsystem("array");
-  request.mutable_subsystem()->mutable_spec()->set_addresses(0, "rdma://10.0.0.1:4420");
-  const auto refused = state_->subsystems().Create(request);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(ReasonOf(refused.error()), v1::REASON_INVALID_FIELD);
-}
-
 // ---- Engines of before
 
 TEST_F(ExportRdma, AnEngineOfBeforeIsToldTheOthersAndTheStatusSaysSo) {

@@ -98,6 +98,17 @@ TEST_F(SubsystemCommands, MakeAndChangeOneAsTheCommandLineSays) {
   EXPECT_EQ(Ctl({"subsystem", "create", "array", "--address", "10.0.0.1"}).code, kUsage) << "without its NQN";
 }
 
+TEST_F(SubsystemCommands, AddressesOverRdmaAreGivenAndShownBesideOthers) {
+  const Outcome made = Create({"--address", "rdma://10.0.0.1", "--address", "rdma://[fd00::1]:4421"});
+  ASSERT_EQ(made.code, kOk) << made.err;
+  EXPECT_THAT(created_.spec().addresses(),
+              testing::ElementsAre("10.0.0.1", "rdma://10.0.0.1", "rdma://[fd00::1]:4421"));
+  EXPECT_THAT(made.out, HasSubstr("10.0.0.1,rdma://10.0.0.1,rdma://[fd00::1]:4421"));
+  EXPECT_THAT(Ctl({"subsystem", "get", "array", "-o", "yaml"}).out, HasSubstr("rdma://[fd00::1]:4421"));
+  ASSERT_EQ(Ctl({"subsystem", "update", "array", "--address", "rdma://10.0.0.2"}).code, kOk);
+  EXPECT_THAT(update_.subsystem().spec().addresses(), testing::ElementsAre("rdma://10.0.0.2"));
+}
+
 TEST_F(SubsystemCommands, ReservationsAreSaidAndShownInWords) {
   const Outcome made = Create({"--reservations", "exclusive"});
   ASSERT_EQ(made.code, kOk) << made.err;
@@ -195,9 +206,20 @@ class DiscoveryCommands : public SubsystemCommands {
     record.set_port("4420");
     return record;
   }
-  Outcome CreateDiscovered() {
-    return Ctl({"subsystem", "create", "array", "--nqn", kNqn, "--discover", "10.0.0.9", "--host-nqn",
-                "nqn.2014-08.org.example:host", "--host-id", "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11"});
+  Outcome CreateDiscovered(const std::vector<const char*>& more = {}) {
+    std::vector<const char*> arguments = {"subsystem",
+                                          "create",
+                                          "array",
+                                          "--nqn",
+                                          kNqn,
+                                          "--discover",
+                                          "10.0.0.9",
+                                          "--host-nqn",
+                                          "nqn.2014-08.org.example:host",
+                                          "--host-id",
+                                          "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Ctl(arguments);
   }
 
   static constexpr const char* kNqn = "nqn.2014-08.org.example:array";
@@ -225,30 +247,74 @@ TEST_F(DiscoveryCommands, ShowWhatTheServiceHas) {
   EXPECT_EQ(Ctl({"subsystem", "discover"}).code, kUsage);
 }
 
-TEST_F(DiscoveryCommands, ASubsystemIsMadeOfAllTcpAddressesOfItsNqn) {
+TEST_F(DiscoveryCommands, ASubsystemIsMadeOfAllAddressesOfItsNqnThatDisksAreReachedBy) {
   Add(kNqn, "10.0.0.1");
   Add("nqn.2014-08.org.example:other", "10.0.0.2");
   Add(kNqn, "10.0.0.3", "rdma");
+  Add(kNqn, "10.0.0.1", "rdma");
+  Add(kNqn, "fd00::6", "rdma");
+  Add(kNqn, "21:00:00", "fc");
   Add(kNqn, "10.0.0.4").set_subtype(v1::DISCOVERY_SUBTYPE_REFERRAL);
   Add(kNqn, "fd00::5");
   Add(kNqn, "10.0.0.1");
   const Outcome made = CreateDiscovered();
   ASSERT_EQ(made.code, kOk) << made.err;
   EXPECT_EQ(made.err, "");
-  EXPECT_THAT(created_.spec().addresses(), testing::ElementsAre("10.0.0.1:4420", "[fd00::5]:4420"));
+  EXPECT_THAT(created_.spec().addresses(),
+              testing::ElementsAre("10.0.0.1:4420", "rdma://10.0.0.3:4420", "rdma://10.0.0.1:4420",
+                                   "rdma://[fd00::6]:4420", "[fd00::5]:4420"));
   EXPECT_EQ(asked_.address(), "10.0.0.9");
   EXPECT_EQ(asked_.host_id(), "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11") << "as the subsystem's disks will";
 }
 
+TEST_F(DiscoveryCommands, AddressesOfOneTransportAloneAreTakenWhereThatIsSaid) {
+  Add(kNqn, "10.0.0.1");
+  Add(kNqn, "10.0.0.3", "rdma");
+  ASSERT_EQ(CreateDiscovered({"--discover-transport", "tcp"}).code, kOk);
+  EXPECT_THAT(created_.spec().addresses(), testing::ElementsAre("10.0.0.1:4420"));
+  ASSERT_EQ(CreateDiscovered({"--discover-transport", "rdma"}).code, kOk);
+  EXPECT_THAT(created_.spec().addresses(), testing::ElementsAre("rdma://10.0.0.3:4420"));
+  EXPECT_EQ(CreateDiscovered({"--discover-transport", "fc"}).code, kUsage);
+  EXPECT_EQ(Create({"--discover-transport", "tcp"}).code, kUsage) << "nothing is discovered";
+  response_.mutable_records()->RemoveLast();
+  EXPECT_THAT(CreateDiscovered({"--discover-transport", "rdma"}).err,
+              HasSubstr("has no NVMe/RDMA address of nqn.2014-08.org.example:array for host "
+                        "nqn.2014-08.org.example:host: it has no subsystem over NVMe/RDMA for this host\n"));
+}
+
+TEST_F(DiscoveryCommands, WithAPreSharedKeyAddressesOverRdmaAreNamedAndLeftOut) {
+  const std::string psk = WriteFile("psk", "NVMeTLSkey-1:...:");
+  Add(kNqn, "10.0.0.3", "rdma");
+  const Outcome none = CreateDiscovered({"--tls-psk-file", psk.c_str()});
+  EXPECT_EQ(none.code, kFailed);
+  EXPECT_THAT(none.err, HasSubstr("has no NVMe/TCP address of nqn.2014-08.org.example:array for host"));
+  EXPECT_FALSE(created_.has_spec()) << "cleatd is not asked";
+  Add(kNqn, "10.0.0.1");
+  const Outcome made = CreateDiscovered({"--tls-psk-file", psk.c_str()});
+  ASSERT_EQ(made.code, kOk) << made.err;
+  EXPECT_THAT(created_.spec().addresses(), testing::ElementsAre("10.0.0.1:4420"));
+  EXPECT_THAT(made.err, HasSubstr("NVMe/RDMA has no TLS, and a pre-shared key is given: left out of "
+                                  "nqn.2014-08.org.example:array's addresses are rdma://10.0.0.3:4420\n"));
+}
+
+TEST_F(DiscoveryCommands, AnAddressOfTheServiceOverRdmaIsAskedAsItIsSaid) {
+  Add(kNqn, "10.0.0.1", "rdma");
+  const Outcome shown = Ctl({"subsystem", "discover", "--address", "rdma://10.0.0.9"});
+  ASSERT_EQ(shown.code, kOk) << shown.err;
+  EXPECT_EQ(asked_.address(), "rdma://10.0.0.9");
+  EXPECT_THAT(shown.out, testing::ContainsRegex(std::string(kNqn) + " +nvm +rdma +10.0.0.1 +4420"));
+}
+
 TEST_F(DiscoveryCommands, ASubsystemThatTheServiceHasNotIsNotMade) {
   Add("nqn.2014-08.org.example:other", "10.0.0.2");
-  Add(kNqn, "10.0.0.3", "rdma");
+  Add("nqn.2014-08.org.example:third", "10.0.0.3", "rdma");
+  Add(kNqn, "21:00:00", "fc");
   const Outcome refused = CreateDiscovered();
   EXPECT_EQ(refused.code, kFailed);
   EXPECT_THAT(refused.err,
-              HasSubstr("the discovery service at 10.0.0.9 has no NVMe/TCP address of "
+              HasSubstr("the discovery service at 10.0.0.9 has no NVMe/TCP or NVMe/RDMA address of "
                         "nqn.2014-08.org.example:array for host nqn.2014-08.org.example:host: it has "
-                        "nqn.2014-08.org.example:other\n"));
+                        "nqn.2014-08.org.example:other, nqn.2014-08.org.example:third\n"));
   cleatd_.discover_subsystems = [](const auto&, auto&) {
     return Refusal(grpc::StatusCode::FAILED_PRECONDITION, "DISCOVERY_FAILED", "nobody there");
   };

@@ -45,6 +45,20 @@ std::string TooOldForReservations(const EngineInfo& engine, const std::string& s
       EngineName(engine.id), engine.version, engine.protocol, subsystem, kProtocolReservations, engine.id);
 }
 
+// An engine that knows no addresses over RDMA would be left without any.
+bool IsReachedOverRdmaAlone(const AttachmentIntent& intent, const engine::v1::Attachment& attachment) {
+  return !intent.subsystem.addresses().empty() && attachment.disk().nvme_tcp().addresses().empty();
+}
+
+std::string TooOldForRdma(const EngineInfo& engine, const std::string& subsystem) {
+  return fmt::format(
+      "{} (version {}, protocol {}) can't attach a disk of {}, all of whose addresses are over RDMA, which "
+      "takes protocol {}: upgrade the engine (cleatctl engine upgrade), or stop it and start the new one "
+      "under "
+      "the same name (--name {})",
+      EngineName(engine.id), engine.version, engine.protocol, subsystem, kProtocolRdmaDisks, engine.id);
+}
+
 // An older engine is not asked for what it would do wrong without an error.
 Status CheckProtocol(const EngineInfo& engine, const AttachmentIntent& intent,
                      const engine::v1::Attachment& attachment) {
@@ -55,6 +69,7 @@ Status CheckProtocol(const EngineInfo& engine, const AttachmentIntent& intent,
     return refuse(TooOldForSecrets(engine, subsystem));
   if (NeedsReservations(attachment) && engine.protocol < kProtocolReservations)
     return refuse(TooOldForReservations(engine, subsystem));
+  if (IsReachedOverRdmaAlone(intent, attachment)) return refuse(TooOldForRdma(engine, subsystem));
   return Ok{};
 }
 

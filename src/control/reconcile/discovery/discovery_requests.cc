@@ -11,13 +11,16 @@
 #include "control/link/translate.h"
 #include "control/model/names.h"
 #include "control/model/reasons.h"
+#include "control/validate/spec_rules.h"
 #include "control/validate/spec_secrets.h"
 
 namespace cleat::control {
 namespace {
 
-// The version of the protocol that has what is asked. An older engine would read over secrets, and connect without.
+// The version of the protocol that has what is asked. An older engine would read over secrets, and connect without; and takes no address over
+// RDMA for one.
 uint32_t ProtocolFor(const DiscoveryQuestion& question) {
+  if (IsOverRdma(question.request().address())) return kProtocolRdmaDisks;
   return question.watches() || HasSecrets(question.request()) ? kProtocolWatching : kProtocolDiscovery;
 }
 
@@ -72,9 +75,11 @@ std::string NextStep(ErrorCode code, const DiscoveryQuestion& question) {
                              : "or give the secrets that it wants (--dhchap-secret-file, --tls-psk-file)");
     case ErrorCode::kUnavailable:
     case ErrorCode::kDeadlineExceeded:
-      return "see that a discovery service listens there over NVMe/TCP, by default at port 8009, and that "
-             "this "
-             "host reaches it";
+      return fmt::format(
+          "see that a discovery service listens there over {}, mostly at port 8009 or 4420, and that this "
+          "host "
+          "reaches it",
+          IsOverRdma(request.address()) ? "NVMe/RDMA" : "NVMe/TCP");
     case ErrorCode::kCancelled:
       return "the engine shuts down: repeat";
     default:

@@ -68,6 +68,7 @@ v1::Disk ApiView::Show(const DiskEntry& entry) const {
   disk.mutable_status()->set_size_bytes(propagation_.KnownSize(entry));
   AddNote(WhyHeldUp(entry), *disk.mutable_status()->mutable_message());
   AddNote(WhyUnlisted(entry.row), *disk.mutable_status()->mutable_message());
+  AddNote(WhyPathsAreLeftOut(entry), *disk.mutable_status()->mutable_message());
   disk.set_revision(entry.revision);
   disk.set_etag(EtagOf(entry.row.intent_revision));
   disk.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
@@ -225,6 +226,7 @@ v1::Attachment ApiView::Show(const AttachmentEntry& entry) const {
     if (status.state() == v1::ATTACHMENT_STATE_OPENING) status.clear_message();
     AddNote(why, *status.mutable_message());
   }
+  AddNote(WhyPathsAreLeftOut(entry.row), *status.mutable_message());
   const ControllerEntry* const owner = tables_.controllers.Find(entry.row.controller);
   const EngineEntry* const engine = owner == nullptr ? nullptr : FindNotAnswering(owner->row.engine);
   if (engine != nullptr) {
@@ -369,6 +371,40 @@ std::optional<std::string> ApiView::WhyNoStandbyPath(const ControllerRow& row) c
       "nobody listens at {}, and {} (version {}) speaks protocol {}: stop it and start the new one under the "
       "same name (--name {})",
       what, EngineName(standby), engine->status.version(), protocol, standby);
+}
+
+std::optional<std::string> ApiView::WhyPathsAreLeftOut(const AttachmentRow& row) const {
+  const std::string& name = SubsystemOf(tables_.DiskOf(row).row.spec);
+  const ControllerEntry* const controller = name.empty() ? nullptr : tables_.controllers.Find(row.controller);
+  const EngineEntry* const engine =
+      controller == nullptr ? nullptr : tables_.engines.Find(controller->row.engine);
+  const uint32_t protocol = engine == nullptr ? 0 : engine->status.protocol();
+  if (protocol == 0 || protocol >= kProtocolRdmaDisks) return std::nullopt;
+  const auto& addresses = tables_.subsystems.At(*ParseSubsystemName(name)).row.spec.addresses();
+  const auto rdma = std::ranges::count_if(addresses, IsOverRdma);
+  // Where all are, the engine is not given the disk, and the attachment says why.
+  if (rdma == 0 || rdma == addresses.size()) return std::nullopt;
+  return fmt::format(
+      "no path goes by {} of {} addresses of {}: they are over RDMA, which takes protocol {}, and {} "
+      "(version "
+      "{}) speaks protocol {}: upgrade the engine (cleatctl engine upgrade), or stop it and start the new "
+      "one "
+      "under the same name (--name {})",
+      rdma, addresses.size(), name, kProtocolRdmaDisks, EngineName(engine->id), engine->status.version(),
+      protocol, engine->id);
+}
+
+std::optional<std::string> ApiView::WhyPathsAreLeftOut(const DiskEntry& entry) const {
+  if (SubsystemOf(entry.row.spec).empty()) return std::nullopt;
+  for (const auto& [name, use] : entry.attachments) {
+    const auto ids = ParseAttachmentName(name);
+    const ControllerEntry* const controller = tables_.controllers.Find(ids->controller);
+    if (controller == nullptr) continue;
+    const auto attachment = controller->attachments.find(ids->id);
+    if (attachment == controller->attachments.end()) continue;
+    if (auto why = WhyPathsAreLeftOut(attachment->second.row)) return why;
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> ApiView::WhyUnlisted(const ClusterRow& row) const {

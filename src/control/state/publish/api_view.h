@@ -56,7 +56,11 @@ class ApiView {
   // Of an export with standby addresses, for which an engine stands by that is too old to listen there, or at those over RDMA.
   std::optional<std::string> WhyNoStandbyPath(const ControllerRow& row) const CLEAT_REQUIRES(holds_state);
 
+  // The note on a disk whose subsystem has addresses over RDMA beside others, on an engine that is too old for these.
+  std::optional<std::string> WhyPathsAreLeftOut(const AttachmentRow& row) const CLEAT_REQUIRES(holds_state);
+
  private:
+  std::optional<std::string> WhyPathsAreLeftOut(const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);
   // What of its Ceph cluster the attachment, or the disk, waits for; nothing when it does not wait, or for something else.
   std::optional<std::string> WhyHeldUp(const AttachmentEntry& entry) const CLEAT_REQUIRES(holds_state);
   std::optional<std::string> WhyHeldUp(const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);

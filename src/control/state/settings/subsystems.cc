@@ -71,6 +71,7 @@ Result<v1::Subsystem> Subsystems::Create(const v1::CreateSubsystemRequest& reque
   CLEAT_TRY(SetHost(spec));
   // Now, since the key-encryption key may have changed while others were awaited.
   CLEAT_TRY(keys_.SetSecrets(id, asked.secrets, /*present=*/{}, &spec));
+  CLEAT_TRY(CheckPskTransport(id, spec));
   SubsystemEntry entry;
   entry.row.id = id;
   entry.row.spec = std::move(spec);
@@ -213,6 +214,7 @@ Result<SubsystemRow> Subsystems::RowAfter(const SubsystemEntry& entry, const Ask
   if (asked.spec) {
     row.spec = WithHostOf(entry.row.spec, *asked.spec);
     CLEAT_TRY(keys_.SetSecrets(row.id, asked.secrets, entry.row.spec, &row.spec));
+    CLEAT_TRY(CheckPskTransport(row.id, row.spec));
     CLEAT_TRY(SetFamily(row, entry.row.spec.host_id()));
   }
   if (asked.labels) row.labels = *asked.labels;
