@@ -149,7 +149,6 @@ bool HostPort::Poll() {
   const bool found = polled > 0;
   polled_ += polled;
   if (!found) ++empty_polls_;
-  if (adapter_->wants_to_post()) adapter_->Post();
   if (adapter_->failed()) [[unlikely]]
     Fail();
   return found;
