@@ -57,6 +57,23 @@ TEST_F(RdmaHostEndTest, EachCommandComesBackInOrderWithWhatTheControllerCanHaveO
   EXPECT_EQ(pair_->posted.size(), works);
 }
 
+// An owner may send the next command upon each answer, and looks at room() before.
+TEST_F(RdmaHostEndTest, HasNoRoomWhileItTellsOfAnswers) {
+  Make();
+  const size_t answered = Send(1, 0, 4096);  // but its send has not completed
+  Answers(answered);
+  ASSERT_TRUE(owner_.heard.empty());
+  uint32_t room = UINT32_MAX;
+  bool ended = false;
+  owner_.on_completed = [&] {
+    room = queue_->room();
+    ended = queue_->ended();
+  };
+  Abort();
+  EXPECT_EQ(room, 0U);
+  EXPECT_TRUE(ended);
+}
+
 TEST_F(RdmaHostEndTest, WhatWasPostedIsParkedUntilTheQueuePairIsDestroyed) {
   Make(4);
   const size_t flush = Send(1, 0, 0);

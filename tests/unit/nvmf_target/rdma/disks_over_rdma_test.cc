@@ -91,6 +91,20 @@ TEST_F(RdmaDisk, SaysWhyItCannotBeOpened) {
   EXPECT_NE(WhyNotOpened().find("no memory windows of type 2B"), std::string::npos);
 }
 
+// What an adapter says that it has, others may have taken.
+TEST_F(RdmaDisk, HasFewerWindowsWhereTheAdapterGivesNoMore) {
+  Make();
+  fabric.RemoveAdapter("host0");
+  rdma::DeviceLimits limits = RdmaFabric::UsualLimits();
+  limits.windows = 400;
+  fabric.AddAdapter("host0", {"10.0.1.1"}, limits);
+  rig->OpenHost();
+  ZeroAll();
+  RandomLoad load(*rig->disk, 4, 0, kBytes, RandomLoad::Discards::kNone);
+  load.Run(200);
+  EXPECT_TRUE(rig->broken.empty());
+}
+
 // ---- One queue
 
 struct QueueOwner final : nvme::fabrics::QueuePairOwner {
@@ -143,6 +157,19 @@ TEST_F(RdmaDisk, AnAdapterMayGoAtAnyTimeOfAQueuesWay) {
     EXPECT_FALSE(owner.ended.empty());
     rig->AddAdapter(fabric, "host", 0);
   }
+}
+
+TEST_F(RdmaDisk, AQueueOnAnAdapterWithTooLittleRoomSaysSo) {
+  Make();
+  fabric.RemoveAdapter("host0");
+  rdma::DeviceLimits limits = RdmaFabric::UsualLimits();
+  limits.completion_entries = 100;
+  fabric.AddAdapter("host0", {"10.0.1.1"}, limits);
+  QueueOwner owner;
+  modules::RdmaQueue queue(OptionsOf(*rig), *rig->io[0], owner);
+  queue.Start();
+  rig->Until([&] { return queue.ended(); });
+  EXPECT_NE(owner.ended.find("room for 100 completions"), std::string::npos) << owner.ended;
 }
 
 TEST_F(RdmaDisk, AQueueWithoutAnAnswerSaysSo) {
