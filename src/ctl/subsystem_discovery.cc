@@ -54,7 +54,7 @@ bool IsOverRdma(const v1::DiscoveryRecord& record) {
   return record.transport() == kOverRdma;
 }
 
-// As a subsystem's spec has it.
+// The address in the form that a subsystem's spec has.
 std::string AddressOf(const v1::DiscoveryRecord& record) {
   return (IsOverRdma(record) ? "rdma://" : "") + HostAndPortOf(record);
 }

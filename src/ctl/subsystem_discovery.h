@@ -20,7 +20,7 @@ std::string DescribeDiscovery(const v1::DiscoverSubsystemsResponse& response);
 inline constexpr const char* kOverTcp = "tcp";
 inline constexpr const char* kOverRdma = "rdma";
 
-// Which addresses are taken of what a service has.
+// The addresses that are taken of those which a service has.
 struct WantedAddresses {
   std::string nqn;        // the subsystem's
   std::string transport;  // kOverTcp, kOverRdma; empty: both

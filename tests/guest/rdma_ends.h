@@ -37,7 +37,7 @@ class AdaptersUnderTest {
  public:
   virtual ~AdaptersUnderTest() = default;
   virtual std::string own_address() const = 0;
-  // Of another adapter; nullptr: there is none.
+  // An address of another adapter; nullptr: there is none.
   virtual const char* other_address() const = 0;
   virtual Result<std::unique_ptr<Device>> Open(const std::string& local_address) = 0;
   virtual Result<std::unique_ptr<ConnectionManager>> OpenManager() = 0;

@@ -83,7 +83,7 @@ Status CheckAgain(const Promised& promised, const std::string& where, const Asso
 block::Geometry GeometryOf(const NvmfOptions& options, const AssociationInfo& info) {
   constexpr uint64_t kGranularityMaxBytes = 1 << 20;
   block::Geometry geometry = options.shape.ToGeometry();
-  // What is asked of it here is of any transport.
+  // The limits on discards and zeroes are the same over each transport.
   const nvme::Limits limits = LimitsOf(info, TransportType::kTcp);
   const bool writes = options.access == block::AccessMode::kReadWrite;
   const uint64_t boundary = uint64_t{info.space.boundary_blocks} * limits.block_bytes();

@@ -36,7 +36,7 @@ class HostPort final : private Poller {
     uint32_t queue_commands = 0;  // that each queue has under way all the time; 0: none
   };
   static constexpr Size kForIo{2048, 2048, 64, 4096, 0};
-  // Of an admin queue: an event request, a Keep Alive, and the command that the association is at.
+  // An admin queue has three: an event request, a Keep Alive, and the command that the association is at.
   static constexpr Size kForAdmin{16384, 256, 8, 0, 3};
 
   // Blocks for as long as it takes to pin the memory. `device` outlives it. `on_failed`: once, on the reactor, when the adapter does nothing any more.

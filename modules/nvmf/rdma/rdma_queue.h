@@ -25,7 +25,7 @@ class RdmaQueue final : public TransportQueue, private HostLinkOwner, private nv
   // ---- TransportQueue
   void Start() override;
   void set_in_capsule_bytes(uint32_t bytes) override { queue_->set_in_capsule_bytes(bytes); }
-  // Also while it ends, and the owner hears of commands.
+  // True from the moment on at which the owner hears of the first command that comes back at the end.
   bool ended() const override { return ended_ || (queue_ != nullptr && queue_->ended()); }
 
   // ---- QueuePair

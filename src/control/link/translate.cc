@@ -131,7 +131,7 @@ void PutSecrets(const From& from, To& told) {
   if (from.has_tls_psk()) Put(from.tls_psk(), told.mutable_tls_psk());
 }
 
-// Those over RDMA only `with_rdma`: an engine of before them would refuse the whole export, or disk.
+// Addresses over RDMA are told only `with_rdma`: an engine that is too old for them would refuse the whole export, or disk.
 void PutAddresses(const google::protobuf::RepeatedPtrField<std::string>& addresses, bool with_rdma,
                   google::protobuf::RepeatedPtrField<std::string>& told) {
   for (const std::string& address : addresses) {

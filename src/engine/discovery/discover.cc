@@ -78,7 +78,7 @@ DiscoveryReport ReportOf(fabrics::DiscoveryLog log) {
   return report;
 }
 
-// Where the service is.
+// The service's address, checked. kInvalidArgument.
 Result<fabrics::TransportAddress> ServiceAddressOf(const DiscoverySpec& spec) {
   CLEAT_ASSIGN(auto address, fabrics::ParseAddressOfAnyTransport(spec.address, fabrics::kDiscoveryPort));
   if (address.transport != fabrics::TransportType::kRdma) return address;

@@ -143,7 +143,7 @@ void HostAdapter::Give(HostCommand& command, verbs::MemoryWindow* window) {
   const uint32_t kind = WaitingLines::KindOf(command);
   if (place.window != nullptr) --target.windows[kind];
   if (window == nullptr && place.window != nullptr) {
-    // Without any, commands would wait for ever.
+    // Commands would wait for ever without any window.
     if (--windows_ == 0) failed_ = true;
   }
   --target.places[kind];

@@ -49,7 +49,7 @@ struct HostAdapterOptions {
   // For commands whose data is not in their capsule: at least one, no more than commands. They outlive this, or are replaced (HostQueue::Destroyed).
   std::vector<verbs::MemoryWindow*> windows;
   uint32_t completions_max = 0;  // that the completion queue has room for: CompletionEntries
-  // Those whose commands are under way all the time, as admin queues' event requests, need places for all of these.
+  // Queues at a time. A queue may have commands under way all the time, as an admin queue has event requests: each such command keeps a place.
   uint32_t queues_max = UINT32_MAX;
 };
 

@@ -115,7 +115,8 @@ class RdmaAdapters {
   std::map<std::string, std::weak_ptr<RdmaAdapter>> open_;  // by the device's name
 };
 
-// The same address in the words of the connection manager, and back; the port of `peer` and `local` endpoints too.
+// An address in the form of the connection manager, and back.
 rdma::Endpoint EndpointOf(const nvme::fabrics::TransportAddress& address);
 nvme::fabrics::TransportAddress AddressOf(const rdma::Endpoint& endpoint);
+
 }  // namespace cleat::nvmf

@@ -362,7 +362,7 @@ void InitiatorModel::Push(const Entry& entry) {
   completions_.push_back(entry);
   if (completions_.size() > completions_max_) world_.Wrong("more completions than their queue has room for");
   if (entry.completion.status == WorkStatus::kDone) return;
-  // Of failed work nothing else is valid.
+  // A completion of failed work has nothing else that is valid.
   verbs::Completion& completion = completions_.back().completion;
   completion.received_bytes = static_cast<uint32_t>(world_.random.Next());
   completion.invalidated_key = static_cast<uint32_t>(world_.random.Next());

@@ -110,7 +110,7 @@ class FabricConnection final : public rdma::Connection {
   rdma::ConnectionOwner& owner_;
   std::unique_ptr<FabricQueuePair> pair_;
   bool is_shown_ = false;
-  // Of the end that connects
+  // The end that connects
   rdma::QueuePairParts parts_;
   std::vector<uint8_t> private_data_;
 };

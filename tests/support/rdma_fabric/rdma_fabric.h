@@ -78,7 +78,7 @@ class RdmaFabric {
   uint32_t devices(const std::string& adapter) const;
   uint32_t registrations(const std::string& adapter) const;
 
-  // Of what src/rdma's headers forbid, since the last call.
+  // Calls that src/rdma's headers forbid, since it was asked last.
   std::vector<std::string> WhatWasWrong();
 
  private:

@@ -188,7 +188,7 @@ class HostTest : public testing::Test {
     queue_.reset();
   }
 
-  // Of `bytes` of the guest's, from `offset` on, in up to three segments.
+  // `bytes` of the guest's memory, from `offset` on, in up to three segments.
   std::span<const block::Segment> Memory(uint32_t offset, uint32_t bytes) {
     auto& segments = segments_.emplace_back();
     const uint32_t first = bytes / 3;

@@ -240,7 +240,7 @@ TEST_F(RdmaHostSharingTest, MemoryForMessagesIsPostedAgainAndItsRefusalIsTold) {
     Answers(work);
   }
   EXPECT_EQ(queues_.receives.size(), 4U + HostAdapter::kSpareAnswers);
-  // Of nobody.
+  // A message of no queue that is there.
   const CompletionEntry entry;
   ArrivesBytes(&entry, sizeof(entry), std::nullopt, kNumber + 7);
   EXPECT_EQ(adapter_->ignored(), 1U);

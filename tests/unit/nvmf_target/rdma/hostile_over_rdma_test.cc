@@ -31,7 +31,7 @@ nvme::fabrics::SubmissionEntry WriteEntry() {
   return nvme::fabrics::EntryOf(nvme::OnBlocks(nvme::Opcode::kWrite, 1, 0, 8, 0));
 }
 
-// Of the subsystem: nobody is connected any more, and nothing of theirs is left.
+// No host of the subsystem is connected any more, and nothing of theirs is left.
 bool NothingIsLeft(RdmaRig& rig, uint32_t queue_pairs, uint32_t slots) {
   return rig.Until([&] { return rig.queue_pairs() == queue_pairs && rig.receives_posted() == slots; });
 }

@@ -46,7 +46,7 @@ class RdmaHostQueue final : private rdma::ConnectionOwner {
   bool established() const { return established_; }
   bool ended() const { return ended_.has_value(); }
   std::optional<rdma::EndKind> end() const { return ended_; }
-  // Of a rejection by the target; 0: there was none.
+  // The status of a rejection by the target; 0: there was none.
   uint16_t reject_status() const { return reject_status_; }
   // By the target; 0: before it is established.
   uint32_t commands_max() const { return commands_max_; }
@@ -70,7 +70,7 @@ class RdmaHostQueue final : private rdma::ConnectionOwner {
   uint16_t next_cid() const;
   // Sends a capsule, and waits for nothing. Returns its command identifier.
   uint16_t Send(nvme::fabrics::SubmissionEntry entry, RdmaData where = RdmaData::kNone, uint32_t bytes = 0);
-  // Of data by the key of a window that was closed; both ways, as nobody gets so far.
+  // Data by the key of a window that was closed; both ways, as nobody gets so far.
   uint16_t SendStale(nvme::fabrics::SubmissionEntry entry, uint32_t bytes);
   // A capsule as it is.
   void SendCapsule(std::span<const uint8_t> capsule);
@@ -85,7 +85,7 @@ class RdmaHostQueue final : private rdma::ConnectionOwner {
   // Connect as it should be, but for `connect`.
   uint16_t SendConnect(const nvme::fabrics::ConnectOptions& connect, uint16_t controller_id,
                        const nvme::fabrics::HostIdentity& host = RdmaRig::Host());
-  // Of an admin queue, and what enables the controller; returns its identifier.
+  // Connects an admin queue and enables the controller; returns its identifier.
   uint16_t BecomeAdmin(uint32_t kato_ms = 5000, const nvme::fabrics::HostIdentity& host = RdmaRig::Host());
   // Writes, or reads, so many blocks of `fill`.
   uint16_t SendWrite(uint64_t block, uint32_t blocks, uint8_t fill, RdmaData where = RdmaData::kToTarget);
