@@ -201,6 +201,7 @@ class LoadRun {
       report.reconnects += thread->state.reconnects;
       report.polls += stats.polls;
       report.idle_polls += stats.idle_polls;
+      report.longest_gap_ns = std::max(report.longest_gap_ns, stats.longest_gap_ns);
       if (report.first_error.empty()) report.first_error = stats.first_error;
       if (report.first_fault.empty()) report.first_fault = stats.first_fault;
       last_ns = std::max(last_ns, thread->loaded_ns);

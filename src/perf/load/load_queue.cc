@@ -121,8 +121,7 @@ class LoadQueueOf final : public LoadQueue {
       now_ns = state_.clock.NowNs();
       for (size_t i = 0; i < completed; ++i) Complete(ids[i], now_ns);
       completed_ += completed;
-      LoadStats::Add(&state_.stats.completions, completed);
-      state_.stats.last_completion_ns = now_ns;
+      state_.stats.Completed(completed, now_ns);
     }
     if (options_.rate > 0 && state_.phase == LoadThreadState::Phase::kLoad) {
       SendDue(completed > 0 ? now_ns : state_.clock.NowNs());

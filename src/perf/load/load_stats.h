@@ -3,6 +3,7 @@
 // histograms and the counters at any time (relaxed atomics), the texts after the thread was joined.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -25,8 +26,17 @@ struct LoadStats {
   uint64_t polls = 0;
   uint64_t idle_polls = 0;
   uint64_t last_completion_ns = 0;
+  uint64_t longest_gap_ns =
+      0;  // between two looks that found completions, at whichever of the thread's rings
   std::string first_error;
   std::string first_fault;
+
+  void Completed(size_t count, uint64_t now_ns) {
+    Add(&completions, count);
+    if (last_completion_ns != 0 && now_ns > last_completion_ns)
+      longest_gap_ns = std::max(longest_gap_ns, now_ns - last_completion_ns);
+    last_completion_ns = now_ns;
+  }
 
   static void Add(std::atomic<uint64_t>* value, uint64_t more) {  // by the one thread that writes
     value->store(value->load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
@@ -48,6 +58,9 @@ struct LoadReport {
   uint64_t unsent = 0;
   uint64_t elapsed_ns = 0;  // from the end of the warm-up to the last completion
   uint64_t data_bytes = 0;  // read and written
+  // The longest time in which a generator thread had no answer, from its first one on; of a load that always has requests in flight, how long
+  // its devices were silent.
+  uint64_t longest_gap_ns = 0;
   uint32_t devices = 0;
   uint32_t disks = 0;
   uint64_t reconnects = 0;

@@ -63,6 +63,7 @@ Json ReportJson(const LoadReport& report) {
   json["iops"] = rate(report.requests);
   json["bytes_per_second"] = rate(report.data_bytes);
   json["latency_ns"] = LatencyJson(report.latency);
+  json["longest_gap_ns"] = report.longest_gap_ns;
   json["operations"] = Json::object();
   for (size_t op = 0; op < kLoadOps; ++op) {
     const LoadReport::Operation& operation = report.operations[op];

@@ -9,6 +9,7 @@
 #include "perf/bare_loops/ring_loop.h"
 #include "perf/load/load_options.h"
 #include "perf/load/load_request.h"
+#include "perf/load/load_stats.h"
 #include "perf/report/compare.h"
 #include "perf/report/report.h"
 #include "perf/workload/latency_histogram.h"
@@ -121,6 +122,15 @@ TEST(LoadOptionsTest, ReadsMixes) {
   }
 }
 
+TEST(LoadStatsTest, TheLongestGapIsBetweenTwoLooksThatFoundCompletions) {
+  LoadStats stats;
+  stats.Completed(2, 1000);  // what was before the first ones is no gap
+  EXPECT_EQ(stats.longest_gap_ns, 0U);
+  for (const uint64_t now_ns : {1300U, 1900U, 1850U, 2000U}) stats.Completed(1, now_ns);
+  EXPECT_EQ(stats.longest_gap_ns, 600U);
+  EXPECT_EQ(stats.completions, 6U);
+}
+
 TEST(ReportTest, JsonHasTheNamesThatProgramsRead) {
   LoadReport report;
   report.elapsed_ns = kNsPerSecond;
@@ -130,6 +140,7 @@ TEST(ReportTest, JsonHasTheNamesThatProgramsRead) {
   report.requests = reads.requests = 1000;
   report.data_bytes = 4096 * 1000;
   report.devices = 1;
+  report.longest_gap_ns = 7;
   const Json file = Json::parse(ResultFile({"cleat-perf", "run"}, {{"depth", 1}}, ReportJson(report)).dump());
   EXPECT_EQ(file["version"], 1);
   EXPECT_EQ(file["command"][1], "run");
@@ -140,6 +151,7 @@ TEST(ReportTest, JsonHasTheNamesThatProgramsRead) {
   EXPECT_EQ(result["iops"], 1000.0);
   EXPECT_EQ(result["bytes_per_second"], 4096000.0);
   EXPECT_EQ(result["devices"], 1);
+  EXPECT_EQ(result["longest_gap_ns"], 7);
   for (const char* name : {"elapsed_ns", "verified_blocks", "faults"})
     EXPECT_TRUE(result.contains(name)) << name;
   for (const Json& latency : {result["latency_ns"], result["operations"]["read"]["latency_ns"]}) {
