@@ -3,11 +3,14 @@
 // to set beside another target's figures with the same host.
 //
 //   target_loop --listen 127.0.0.1:4430 --nqn NQN --host NQN [--null] [--mib 256 [--huge-pages]] [--core 1] [--reactors 1] [--psk FILE]
+//   [--uuid UUID]   the disk's: hosts take each from one subsystem alone
+//   [--memory FILE]   the disk is this file, which is in memory: one disk for several targets, and for whoever looks at it
 //   [--sleeps]   reactors leave their cores while nothing is to do: behind target_floor, which has the I/O queues
 //   [--one-pdu-a-send] [--read-on-events] [--copy-data] [--no-look-ahead] [--stay-in-epoll] [--digests-by-instruction]   without what makes it fast,
 //   one by one
 //   [--zero-copy none|learned|all]   which reads' data the kernel sends from where it is: learned, unless it is said
 // Serves until its input ends. For each line that it is given it prints, as JSON, for how many nanoseconds its reactors were busy so far.
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -49,7 +52,9 @@ struct Arguments {
   std::string psk_file;
   bool sleeps = false;
   bool null = false;
+  std::string uuid = "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11";
   uint64_t mib = 256;
+  std::string memory_file;
   bool huge_pages = false;
   int core = -1;
   uint32_t reactors = 1;
@@ -160,7 +165,9 @@ class Target {
       options.zero_fill = false;
       co_return co_await modules::OpenNull(std::move(options));
     }
-    UniqueFd memory(memfd_create("loop", MFD_CLOEXEC | (arguments_.huge_pages ? MFD_HUGETLB : 0)));
+    UniqueFd memory(arguments_.memory_file.empty()
+                        ? memfd_create("loop", MFD_CLOEXEC | (arguments_.huge_pages ? MFD_HUGETLB : 0))
+                        : open(arguments_.memory_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!memory || ftruncate(memory.get(), static_cast<off_t>(arguments_.mib << 20)) != 0)
       Fail("no memory for the disk");
     co_return co_await modules::OpenRam({shape, std::move(memory)}, blocking_);
@@ -198,7 +205,7 @@ class Target {
     for (const auto& io : io_) parts.reactors.push_back(&io->reactor());
     CLEAT_CO_TRY(service_->AddSubsystem(std::move(parts)));
     nvme::fabrics::NamespaceIds ids;
-    ids.uuid = Must(nvme::fabrics::ParseUuid("4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11"));
+    ids.uuid = Must(nvme::fabrics::ParseUuid(arguments_.uuid));
     ids.nguid = *ids.uuid;
     nvmf_target::NamespaceParts space;
     space.shape = nvme::target::ShapeOf(pipeline_->geometry(), false, ids);
@@ -247,7 +254,11 @@ int Main(int argc, char** argv) {
   app.add_flag("--sleeps", arguments.sleeps, "Reactors sleep while nothing is to do");
   app.add_option("--psk", arguments.psk_file, "File with the hosts' pre-shared key: they come by TLS");
   app.add_flag("--null", arguments.null, "A disk that does nothing");
+  app.add_option("--uuid", arguments.uuid, "The disk's");
   app.add_option("--mib", arguments.mib, "The disk's size");
+  app.add_option("--memory", arguments.memory_file,
+                 "A file in memory that is the disk, of several targets perhaps")
+      ->excludes("--null");
   app.add_flag("--huge-pages", arguments.huge_pages,
                "Its memory is in huge pages, which are reserved already");
   app.add_option("--core", arguments.core, "Of the first reactor");
