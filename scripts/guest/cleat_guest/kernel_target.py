@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linux' NVMe/TCP target (nvmet) in a guest, whose image has it ("nvme"): this machine's kernel may have none."""
+"""Linux' NVMe-oF target (nvmet) in a guest, whose image has it ("nvme", "rdma"): this machine's kernel may have none."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ NVMET = "/sys/kernel/config/nvmet"
 _FIRST_PORT = 4420
 _PATHS = 2
 # What the target has of a path that may be used: an admin queue, and one of I/O for each reactor of the engine's, of which benches have one.
-_QUEUES = 2
+QUEUES = 2
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 _GONE = "0"  # the inode of one that nobody has any more
 
@@ -41,12 +41,12 @@ class Nvmet:
         self._guest.run(" && ".join([f"echo 0 >{self.subsystem}/attr_allow_any_host", f"mkdir {host}", *secrets, f"echo {group} >{host}/dhchap_dhgroup",
                                      f"ln -s {host} {self.subsystem}/allowed_hosts/"]))
 
-    def listen(self, number, address, port, tls=False):
-        """Also at a port that other subsystems have already. `tls`: whoever connects there begins with a handshake."""
+    def listen(self, number, address, port, tls=False, transport="tcp"):
+        """Also at a port that other subsystems have already. `tls`: whoever connects there begins with a handshake. `transport`: "tcp" or "rdma"."""
         folder = self._port(number)
         # What a port says of TLS goes when its transport is written, and is taken without an end of line alone.
         secure = f"printf tls1.3 >{folder}/addr_tsas && printf required >{folder}/addr_treq && " if tls else ""
-        self._guest.run(f"if mkdir {folder} 2>/dev/null; then echo tcp >{folder}/addr_trtype && echo ipv4 >{folder}/addr_adrfam && {secure}"
+        self._guest.run(f"if mkdir {folder} 2>/dev/null; then echo {transport} >{folder}/addr_trtype && echo ipv4 >{folder}/addr_adrfam && {secure}"
                         f"echo {address} >{folder}/addr_traddr && echo {port} >{folder}/addr_trsvcid; fi && ln -s {self.subsystem} {self.link(number)}")
 
     def link(self, number):
@@ -112,7 +112,7 @@ class KernelTarget:
 
     def is_settled(self, before, paths):
         now = self.lives()
-        return all(sum(life[0] == port for life in now) >= _QUEUES for port in self._ports) and \
+        return all(sum(life[0] == port for life in now) >= QUEUES for port in self._ports) and \
             not any(life[0] in self._ports_of(paths) for life in before & now)
 
     def _ports_of(self, paths):

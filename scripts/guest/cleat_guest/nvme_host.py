@@ -13,6 +13,7 @@ from cleat_guest.programs import pack
 SECONDS = 240  # for what can only hang
 PROGRAMS = ("cleatd", "cleat-engine", "cleatctl", "cleat-perf")
 AS_USER = "run_as --reuid 1000 --regid 1000 --clear-groups "
+_STATE = "mkdir -p /run/cleat/state && chown -R 1000 /run/cleat"
 _PATHS = "files /\\ndevices /\\nsockets /\\nkeys /\\n"
 _POLL_SECONDS = 0.1
 LOAD = "--mix read=50,write=50 --depth 8 --rate 100 --block-size 16k"
@@ -53,18 +54,18 @@ class Load:
 
 class NvmeHost:
     """`drives` and `ports`: as Guest's `nvme` and `nvme_ports`. `files`: paths in the
-    guest -> paths here, beside the programs. `tools`: of Guest's, those with drives."""
+    guest -> paths here, beside the programs. `images`: as Guest's `files`. `tools`: of Guest's, those with drives."""
 
-    def __init__(self, bench, drives, kernel_options="nvme_core.multipath=0", programs=(), files=None, ports=False, memory_mb=1024, tools="nvme"):
+    def __init__(self, bench, drives, kernel_options="nvme_core.multipath=0", programs=(), files=None, ports=False, memory_mb=1024, tools="nvme",
+                 images=None):
         self._bench = bench
         self._drives = drives
         run_as = shutil.copy(shutil.which("setpriv"), bench.path("run_as"))  # busybox's setpriv can't become another user
         archive = pack(bench.path("programs.tar"), [*(os.path.join(bench.bin_dir, name) for name in PROGRAMS), *programs, run_as], files)
-        self.guest = bench.guest(tools=tools, memory_mb=memory_mb, kernel_options=kernel_options, files={"programs": archive},
-                                 nvme=drives, nvme_ports=ports)
+        self.guest = bench.guest(tools=tools, memory_mb=memory_mb, kernel_options=kernel_options,
+                                 files={"programs": archive, **(images or {})}, nvme=drives, nvme_ports=ports)
         self.guest.wait_ready()
-        self.guest.run("tar x -f /dev/vda -C / && mkdir -p /run/cleat/state /dev/disk/by-id && chown -R 1000 /run/cleat && "
-                       "printf '" + _PATHS + "' >/run/paths.conf")
+        self.guest.run(f"tar x -f /dev/vda -C / && mkdir -p /dev/disk/by-id && {_STATE} && printf '{_PATHS}' >/run/paths.conf")
         for serial in drives:
             self.link(serial)
 
@@ -118,16 +119,29 @@ class NvmeHost:
     def kill_cleatd(self):
         self.guest.run("kill -9 $(cat /run/cleatd.pid)")
 
+    def signal_engine(self, name, number=0):
+        """`name`: as kill has it, "STOP"."""
+        self.guest.run(f"kill -{name} $(cat /run/engine-{number}.pid)")
+
     def kill_engine(self, number=0):
-        self.guest.run(f"kill -9 $(cat /run/engine-{number}.pid)")
+        self.signal_engine("KILL", number)
+
+    def clear(self, engines):
+        """Ends cleatd and so many engines, and forgets all that they have kept."""
+        pids = " ".join(f"$(cat /run/engine-{number}.pid)" for number in range(engines))
+        self.guest.run(f"kill -9 $(cat /run/cleatd.pid); kill -9 {pids}; rm -rf /run/cleat; {_STATE}")
 
     def ctl(self, *arguments):
         """What cleatctl says, as JSON where it says anything."""
-        said = self.guest.run("cleatctl --address unix:/run/cleat/api.sock --output json " + " ".join(arguments))
+        said = self.ctl_text("--output", "json", *arguments)
         try:
             return json.loads(said)
         except ValueError:
             return said
+
+    def ctl_text(self, *arguments):
+        """What cleatctl says, as people see it."""
+        return self.guest.run("cleatctl --address unix:/run/cleat/api.sock " + " ".join(arguments))
 
     def wait_for(self, what, get, there):
         """Until `there` holds of what `get` returns, which is returned."""

@@ -18,6 +18,7 @@ import sys
 import time
 
 from cleat_guest.cleat import CtlError
+from cleat_guest.guest import GuestError
 from cleat_guest.host_load import HostLoad
 from cleat_guest.process import BenchError
 
@@ -38,10 +39,11 @@ def wait_for(what, get, there):
 
 
 class RemoteDisk:
-    """The disk `remote` of `cleat`, in a namespace of that subsystem's. `options`: further ones of `cleatctl subsystem create`."""
+    """The disk `remote` of `cleat` (Cleat or NvmeHost), in a namespace of that subsystem's. `options`: further ones of `cleatctl subsystem create`."""
 
-    def __init__(self, cleat, addresses, *, nqn, uuid, size_bytes, keep_alive_ms, options=()):
+    def __init__(self, cleat, addresses, *, nqn, uuid, size_bytes, keep_alive_ms, options=(), controller="remote-blk"):
         self.cleat = cleat
+        self._controller = controller
         cleat.ctl("subsystem", "create", "peer", "--nqn", nqn, "--keep-alive-ms", str(keep_alive_ms), *options,
                   *(word for address in addresses for word in ("--address", address)))
         cleat.ctl("disk", "create", "remote", "--size", str(size_bytes), "--nvme-tcp", "peer", "--namespace", uuid)
@@ -50,7 +52,7 @@ class RemoteDisk:
         return int(self.cleat.ctl("disk", "get", "remote")["spec"]["size_bytes"])
 
     def attachment(self):
-        return self.cleat.ctl("attachment", "get", "remote-blk", "remote")["status"]
+        return self.cleat.ctl("attachment", "get", self._controller, "remote")["status"]
 
     def usable_paths(self):
         paths = self.attachment()["paths"]
@@ -66,7 +68,7 @@ class RemoteDisk:
             if self.doubt():
                 try:
                     self.cleat.ctl_text("disk", "confirm-dead", "remote", "--yes")
-                except CtlError as error:
+                except (CtlError, GuestError) as error:
                     return error
             return self.doubt()
         wait_for("nothing in doubt", said, lambda doubt: not doubt)
