@@ -21,6 +21,8 @@ LINT_ARGS ?=
 BASE ?=
 # The drive that `make test-nvme` tries, and destroys.
 DEVICE ?=
+# How `make demo-nvmeof` reaches the namespace: tcp or rdma.
+TRANSPORT ?= tcp
 # How long `make soak` runs each target.
 SOAK_SECONDS ?= 600
 # What `make unit` builds and runs, where, and what it passes on: make unit DIR=virtio FLAVOUR=asan ARGS=--gtest_filter='Split*'
@@ -50,7 +52,7 @@ endef
 DAEMONS := cleatd cleat-engine cleatctl
 
 .PHONY: help setup build build-tests test test-all test-upgrade debian13 unit deb demo demo-ceph demo-crash demo-export demo-nvme demo-nvmeof demo-upgrade test-nvme soak bench lint format clean \
-  build-release build-asan build-tsan test-release test-asan test-tsan setup-build setup-demo setup-demo-ceph setup-bench setup-lint setup-unit
+  known-transport build-release build-asan build-tsan test-release test-asan test-tsan setup-build setup-demo setup-demo-ceph setup-bench setup-lint setup-unit
 
 help: ## list the targets
 	@echo "Cleat: cloud disks for virtual machines. Targets:"
@@ -154,10 +156,13 @@ demo-nvme: setup-demo ## an NVMe drive cut into disks, in a guest that has one; 
 	@scripts/guest/make_image.sh nvme >/dev/null
 	@/usr/bin/python3 -B scripts/demo_nvme.py
 
-demo-nvmeof: setup-demo ## a guest on a namespace that two paths lead to: one is cut, the engine upgraded, then killed; the gaps
-	$(call build,release,$(DAEMONS))
-	@scripts/guest/make_image.sh nvme >/dev/null
-	@/usr/bin/python3 -B scripts/demo_nvmeof.py
+demo-nvmeof: known-transport setup-demo ## a guest on a namespace that two paths lead to: one is cut, the engine upgraded, then killed; the gaps; TRANSPORT=rdma for RDMA
+	$(call build,release,$(DAEMONS) $(if $(filter rdma,$(TRANSPORT)),cleat-perf))
+	@scripts/guest/make_image.sh $(if $(filter rdma,$(TRANSPORT)),rdma,nvme) >/dev/null
+	@/usr/bin/python3 -B scripts/demo_nvmeof$(if $(filter rdma,$(TRANSPORT)),_rdma).py
+
+known-transport:
+	@case "$(TRANSPORT)" in tcp | rdma) ;; *) echo "make demo-nvmeof: TRANSPORT is tcp or rdma, not '$(TRANSPORT)'" >&2; exit 2 ;; esac
 
 demo-export: setup-demo ## a guest that is the NVMe/TCP host of an exported disk, by two paths: one is cut, the engine upgraded, then killed; the gaps
 	$(call build,release,$(DAEMONS))

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo-nvmeof`: a guest writes and verifies a disk that is a namespace of another host, reached over NVMe/TCP by two paths. One
+"""`make demo-nvmeof` (TRANSPORT=tcp): a guest writes and verifies a disk that is a namespace of another host, reached over NVMe/TCP by two paths. One
 path is cut, without a word to anybody; the engine is exchanged for another one, as an upgrade does it; then it is killed. Prints how
 long the guest was without an answer each time, and how long when nothing happens: emulated guests make pauses of their own.
 

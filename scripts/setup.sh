@@ -78,6 +78,8 @@ e2fsprogs               demo    guest
 cpio                    demo    guest
 kmod                    demo    guest
 xz-utils                demo    guest
+iproute2                demo    guest
+ibverbs-providers       demo    guest
 ceph-mon                ceph    cluster
 ceph-osd                ceph    cluster
 ceph-common             ceph    cluster
@@ -95,8 +97,6 @@ libgtest-dev            unit    tests
 libgmock-dev            unit    tests
 gcovr                   test    coverage
 cryptsetup-bin          test    guest
-iproute2                test    guest
-ibverbs-providers       test    guest
 zstd                    test    guest
 sg3-utils               test    guest
 sdparm                  test    guest
