@@ -145,8 +145,8 @@ class RdmaDisk:
     def lose_adapter(self, path):
         before = self.target.lives()
         self.adapters.take_away(path)
-        self.adapters.wait_gone(path)
-        self._tell(f"rdma link delete {self.adapters.name(path)}: the kernel shows it no more")
+        self._wait_told_of_removal(self.adapters.name(path))
+        self._tell(f"rdma link delete {self.adapters.name(path)}: neither end can use it any more")
         self._go_on_without(before, path)
         self.adapters.add(path)
         self.target.listen_again(path)
@@ -179,6 +179,10 @@ class RdmaDisk:
         wait_for("the target to miss its host", lambda: self.target.has_lost(before, PATHS), bool)
         self.host.signal_engine("CONT", self.engine)
         self._settle(before, PATHS)
+
+    def _wait_told_of_removal(self, adapter):
+        """The kernel tells its own modules first, the target among them, and each has ended what it had on the adapter before the next one is told."""
+        self.host.guest.run(f"until grep -q 'RDMA adapter {adapter}: .* was removed' /run/engine-{self.engine}.log; do sleep 0.05; done")
 
     def _go_on_without(self, before, path):
         wait_for("the disk to miss a path", self.disk.usable_paths, lambda usable: usable < len(PATHS))

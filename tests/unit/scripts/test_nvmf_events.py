@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../../scripts/gue
 from cleat_guest import nvmf_events  # noqa: E402
 from cleat_guest.kernel_target import KernelTarget  # noqa: E402
 from cleat_guest.nvmf_events import NvmfEvents  # noqa: E402
+from cleat_guest.rdma_guest import Adapters, RdmaTarget  # noqa: E402
 
 PATHS = 2
 LOOKS_UNTIL_LOST = 3
@@ -33,6 +34,53 @@ class Sockets:
     def run(self, command):
         assert command == "cat /proc/net/tcp"
         return "  sl  local_address rem_address   st\n" + "".join(self.lines)
+
+
+class Identifiers:
+    """A guest that has these identifiers of the RDMA connection manager, as `rdma` of Debian 12 shows them."""
+
+    def __init__(self):
+        self.lines = []
+
+    def run(self, command):
+        return "".join(self.lines) if command == "rdma resource show cm_id" else ""
+
+
+def identifier(adapter, peer, queue_pair, owner="comm [nvmet_rdma]"):
+    return f"link {adapter}/1 cm-idn 2 lqpn {queue_pair} qp-type RC state CONNECT ps TCP {owner} src-addr 192.0.2.1:4420 dst-addr {peer} \n"
+
+
+class ConnectionsOverRdma(unittest.TestCase):
+    def setUp(self):
+        self.guest = Identifiers()
+        self.adapters = Adapters(self.guest)
+        self.target = RdmaTarget(self.adapters, "nvmet_rdma", 4420)
+        self.first, self.second = ([identifier(self.adapters.name(path), f"192.0.2.1:{port}", port) for port in (1, 2)] for path in (0, 1))
+        self.guest.lines = self.first + self.second
+        self.before = self.target.lives()
+
+    def test_what_has_no_peer_or_another_owner_is_none(self):
+        self.assertEqual(len(self.before), 4)
+        name = self.adapters.name(0)
+        self.guest.lines += [f"link {name}/1 cm-idn 0 state LISTEN ps TCP comm [nvmet_rdma] src-addr 192.0.2.1:4420 dst-addr 0.0.0.0:0 \n",
+                             f"link {name}/1 cm-idn 4 state ADDR_BOUND ps TCP pid 509 comm target_loop src-addr 192.0.2.1:5 dst-addr 0.0.0.0:0 \n",
+                             identifier(name, "192.0.2.1:3", 3, "comm [nvme_rdma]"), identifier(name, "192.0.2.1:4", 4, "pid 509 comm target_loop")]
+        self.assertEqual(self.target.lives(), self.before)
+        self.assertEqual(self.adapters.connections("target_loop"), {(0, "192.0.2.1:4", "4")})
+
+    def test_an_adapter_that_takes_the_place_of_another_one_has_none_of_its_connections(self):
+        self.adapters.add(1)
+        self.assertTrue(self.target.has_lost(self.before, [1]))
+        self.assertFalse(self.target.has_lost(self.before, [0]))
+
+    def test_a_target_is_settled_with_queues_at_each_adapter_and_none_of_before(self):
+        self.assertFalse(self.target.is_settled(self.before, [1]))
+        self.assertTrue(self.target.is_settled(set(), [1]))
+        self.guest.lines = self.first + [identifier(self.adapters.name(1), "192.0.2.1:7", 7)]
+        self.assertFalse(self.target.is_settled(self.before, [1]))
+        self.guest.lines.append(identifier(self.adapters.name(1), "192.0.2.1:8", 8))
+        self.assertTrue(self.target.is_settled(self.before, [1]))
+        self.assertFalse(self.target.is_settled(self.before, [0, 1]))
 
 
 class KernelTargetsConnections(unittest.TestCase):
