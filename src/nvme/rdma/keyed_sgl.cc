@@ -35,7 +35,7 @@ bool IsKeyed(uint8_t type) {
 }
 
 // One send invalidates one key.
-std::optional<Status> AddPiece(const KeyedDescriptor& descriptor, CommandData& data) {
+inline std::optional<Status> AddPiece(const KeyedDescriptor& descriptor, CommandData& data) {
   const uint32_t bytes = descriptor.bytes();
   if (bytes == 0) return std::nullopt;  // hosts say so of commands without data
   if (bytes > fabrics::kTransferBytesMax - data.bytes || descriptor.address > UINT64_MAX - bytes)
@@ -100,14 +100,14 @@ SglDescriptor EntryDescriptorOf(const KeyedDescriptor& descriptor) {
 
 std::optional<Status> ParseData(const SubmissionEntry& entry, std::span<const uint8_t> behind_entry,
                                 CommandData& data) {
-  data = CommandData();
-  if (entry.data.type == fabrics::kSglInCapsule) return ParseInCapsule(entry, behind_entry.size(), data);
-  if (entry.data.type == kSglLastInCapsule) return ParseSegment(entry.data, behind_entry, data);
-  if (IsKeyed(entry.data.type)) {
+  data.Clear();
+  if (IsKeyed(entry.data.type)) [[likely]] {
     // What came along is nobody's then.
     if (!behind_entry.empty()) return kDataLengthInvalid;
     return AddPiece(std::bit_cast<KeyedDescriptor>(entry.data), data);
   }
+  if (entry.data.type == fabrics::kSglInCapsule) return ParseInCapsule(entry, behind_entry.size(), data);
+  if (entry.data.type == kSglLastInCapsule) return ParseSegment(entry.data, behind_entry, data);
   // Of a command without data hosts say what they like.
   const bool nothing = entry.data.length_bytes == 0 && behind_entry.empty();
   return nothing ? std::nullopt : std::optional(kDescriptorTypeInvalid);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 
@@ -33,7 +34,9 @@ struct KeyedDescriptor {
 
   uint32_t bytes() const { return length_bytes[0] | length_bytes[1] << 8 | length_bytes[2] << 16; }
   uint32_t key_value() const {
-    return key[0] | key[1] << 8 | key[2] << 16 | static_cast<uint32_t>(key[3]) << 24;
+    uint32_t value = 0;
+    std::memcpy(&value, key, sizeof(value));
+    return value;
   }
 };
 static_assert(sizeof(KeyedDescriptor) == kDescriptorBytes &&
@@ -67,6 +70,12 @@ struct CommandData {
   HostPiece pieces[kDescriptorsMax];  // none is empty; together they have `bytes`
 
   CommandData() {}  // NOLINT(modernize-use-equals-default): leaves the pieces as they are
+  // Leaves them as well.
+  void Clear() {
+    place = DataPlace::kNowhere;
+    invalidates = false;
+    key_to_invalidate = bytes = offset_bytes = piece_count = 0;
+  }
   std::span<const HostPiece> host() const { return {pieces, piece_count}; }
 };
 
