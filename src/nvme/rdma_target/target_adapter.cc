@@ -69,6 +69,8 @@ void TargetAdapter::Detach(TargetQueue& queue) {
   queue.turn.Unlink();
   wants_to_post_ = true;  // others may have READs in the place of its own
   CLEAT_CHECK(queues_.erase(queue.number()) == 1);
+  TargetQueue*& recent = recent_[queue.number() % kRecent];
+  if (recent == &queue) recent = nullptr;
   entries_ -= queue.entries_max();
   works_ -= queue.limits().works;
   // What has been polled already and not been looked at.
@@ -116,9 +118,14 @@ uint32_t TargetAdapter::Poll(uint32_t budget) {
   return polled;
 }
 
-TargetQueue* TargetAdapter::Find(uint32_t queue_pair) const {
+TargetQueue* TargetAdapter::Find(uint32_t queue_pair) {
+  TargetQueue*& recent = recent_[queue_pair % kRecent];
+  if (recent != nullptr && recent->number() == queue_pair) [[likely]]
+    return recent;
   const auto found = queues_.find(queue_pair);
-  return found == queues_.end() ? nullptr : found->second;
+  if (found == queues_.end()) return nullptr;
+  recent = found->second;
+  return recent;
 }
 
 void TargetAdapter::Dispatch(const verbs::Completion& completion) {
@@ -184,18 +191,17 @@ void TargetAdapter::Post() {
 }
 
 void TargetAdapter::PostSlots() {
-  std::array<verbs::ReceiveWork, kBatch> works;
   while (!free_slots_.empty() && !failed_) {
     const uint32_t slot_bytes =
         static_cast<uint32_t>(sizeof(fabrics::SubmissionEntry)) + options_.in_capsule_bytes;
     uint32_t count = 0;
     for (ReceiveSlot* slot = free_slots_.front(); slot != nullptr && count < kBatch;
          slot = free_slots_.Next(*slot)) {
-      works[count++] = {
+      receives_to_post_[count++] = {
           WorkId::OfReceive(slot->index),
           {std::bit_cast<uint64_t>(BytesOf(*slot)), slot_bytes, options_.slot_memory.local_key}};
     }
-    const uint32_t posted = receives_.Post(std::span(works).first(count));
+    const uint32_t posted = receives_.Post(std::span(receives_to_post_).first(count));
     for (uint32_t i = 0; i < posted; ++i) free_slots_.PopFront()->posted = true;
     slots_posted_ += posted;
     failed_ = posted < count;

@@ -92,11 +92,12 @@ class TargetAdapter {
 
  private:
   static constexpr uint32_t kBatch = 32;
+  static constexpr uint32_t kRecent = 64;
 
   void Dispatch(const verbs::Completion& completion);
   void Received(const verbs::Completion& completion);
   void PostSlots();
-  TargetQueue* Find(uint32_t queue_pair) const;
+  TargetQueue* Find(uint32_t queue_pair);
 
   const TargetAdapterOptions options_;
   verbs::CompletionQueue& completions_;
@@ -110,6 +111,8 @@ class TargetAdapter {
   struct Turns;
   std::unique_ptr<Turns> turns_;
   std::unordered_map<uint32_t, TargetQueue*> queues_;  // by the number of the queue pair
+  std::array<TargetQueue*, kRecent> recent_{};         // of them, by the number's low bits: found there first
+  std::array<verbs::ReceiveWork, kBatch> receives_to_post_;
   std::array<verbs::Completion, kBatch> batch_;
   uint32_t batch_at_ = 0;
   uint32_t batch_end_ = 0;

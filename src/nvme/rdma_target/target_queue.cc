@@ -138,23 +138,12 @@ void TargetQueue::Resume() {
 void TargetQueue::Received(ReceiveSlot& slot) {
   if (ended_) return adapter_.Return(slot);
   const uint32_t bytes = slot.received_bytes;
-  std::string rule;
-  if (bytes < kEntryBytes) {
-    rule = fmt::format("a capsule of {} bytes, {} at least", bytes, kEntryBytes);
-  } else if (bytes - kEntryBytes > in_capsule_bytes_) {
-    rule = fmt::format("a capsule with {} bytes behind its entry, {} at most", bytes - kEntryBytes,
-                       in_capsule_bytes_);
-  } else if (unanswered_ >= entries_) {
-    rule = fmt::format("a command more than the {} for which its queue has entries", entries_);
-  }
-  if (!rule.empty()) {
-    adapter_.Return(slot);
-    return Refuse(std::move(rule));
-  }
+  if (bytes < kEntryBytes || bytes - kEntryBytes > in_capsule_bytes_ || unanswered_ >= entries_) [[unlikely]]
+    return Refuse(slot);
   ++unanswered_;
-  const bool others_wait = !waiting_.empty();
+  if (waiting_.empty() && Begin(slot)) return;
+  if (ended_) return adapter_.Return(slot);  // with Take
   waiting_.PushBack(slot);
-  if (!others_wait) Begin(slot);
 }
 
 // Whether there is a command for the first capsule.
@@ -181,9 +170,9 @@ bool TargetQueue::Begin(ReceiveSlot& slot) {
     command->moved_bytes = wire.data.bytes;
   }
   fabrics::TargetQueue::Begin(*command);
-  slot.hook.Unlink();
+  if (slot.hook.linked()) slot.hook.Unlink();
   adapter_.Return(slot);
-  if (wrong) {
+  if (wrong) [[unlikely]] {
     wire.data.place = DataPlace::kNowhere;
     wire.data.invalidates = false;
     Answer(*command, *wrong, 0, 0);
@@ -202,7 +191,19 @@ void TargetQueue::LetGo(TargetCommand& command) {
   GiveBack(command);
 }
 
-void TargetQueue::Refuse(std::string rule) {
+// What may not come as it is.
+void TargetQueue::Refuse(ReceiveSlot& slot) {
+  const uint32_t bytes = slot.received_bytes;
+  std::string rule;
+  if (bytes < kEntryBytes) {
+    rule = fmt::format("a capsule of {} bytes, {} at least", bytes, kEntryBytes);
+  } else if (bytes - kEntryBytes > in_capsule_bytes_) {
+    rule = fmt::format("a capsule with {} bytes behind its entry, {} at most", bytes - kEntryBytes,
+                       in_capsule_bytes_);
+  } else {
+    rule = fmt::format("a command more than the {} for which its queue has entries", entries_);
+  }
+  adapter_.Return(slot);
   Abort({ErrorCode::kInvalidArgument,
          fmt::format("{}: the host has sent what it may not: {}", options_.name, rule)});
 }
@@ -248,18 +249,19 @@ void TargetQueue::Destroyed() {
 
 void TargetQueue::Completed(WorkKind kind, CommandWire& wire, WorkStatus status) {
   const bool ok = status == WorkStatus::kDone;
-  if (kind == WorkKind::kRead) {
+  const bool reads = kind == WorkKind::kRead;
+  if (reads) {
     ReadCompleted(wire, ok);
-    if (!ok) Failed("a READ of data", status);
   } else {
     AnswerCompleted(wire, ok);
-    if (!ok) Failed("an answer", status);
   }
+  if (!ok) [[unlikely]]
+    Failed(reads ? "a READ of data" : "an answer", status);
 }
 
 // ---- Data that is asked for
 
-LocalMemory TargetQueue::MemoryOf(const CommandWire& wire, const verbs::LocalPiece& staging) const {
+inline LocalMemory TargetQueue::MemoryOf(const CommandWire& wire, const verbs::LocalPiece& staging) const {
   return {.segments = wire.command->data,
           .keys = &adapter_.keys(),
           .staged = wire.staged,
@@ -415,7 +417,7 @@ void TargetQueue::SignalLast(SendChain& chain, CommandWire& wire) {
   work.id = WorkId{WorkKind::kAnswer, generation_, &wire}.Pack();
   work.signaled = true;
   ++wire.outstanding;
-  parts_[(parts_begin_ + parts_count_++) % parts_.size()] = std::exchange(unsignaled_, 0);
+  parts_[PartAt(parts_begin_ + parts_count_++)] = std::exchange(unsignaled_, 0);
 }
 
 void TargetQueue::AnswerCompleted(CommandWire& wire, bool ok) {
@@ -423,7 +425,7 @@ void TargetQueue::AnswerCompleted(CommandWire& wire, bool ok) {
   --wire.outstanding;
   if (ok) {
     room_ += parts_[parts_begin_];
-    parts_begin_ = (parts_begin_ + 1) % static_cast<uint32_t>(parts_.size());
+    parts_begin_ = PartAt(parts_begin_ + 1);
     --parts_count_;
   }
   const bool over = wire.outstanding == 0 && wire.sent;

@@ -93,7 +93,7 @@ class TargetQueue final : public fabrics::TargetQueue {
   // Commands
   bool Begin(ReceiveSlot& slot);
   void LetGo(TargetCommand& command);
-  void Refuse(std::string rule);
+  void Refuse(ReceiveSlot& slot);
   void End(const Error& reason);
   // Data that is asked for
   void BeginStagedAsk(TargetCommand& command);
@@ -108,6 +108,11 @@ class TargetQueue final : public fabrics::TargetQueue {
   void FillReads(SendChain& chain);
   void SignalLast(SendChain& chain, CommandWire& wire);
   bool BeginRound(CommandWire& wire);
+  // `place` of parts_, which is less than twice its size.
+  uint32_t PartAt(uint32_t place) const {
+    const auto size = static_cast<uint32_t>(parts_.size());
+    return place < size ? place : place - size;
+  }
   LocalMemory MemoryOf(const CommandWire& wire, const verbs::LocalPiece& staging) const;
 
   TargetAdapter& adapter_;

@@ -33,6 +33,12 @@ void ForEachPiece(std::span<const block::Segment> segments, uint32_t offset_byte
   CLEAT_CHECK(done == bytes);
 }
 
+uint32_t KeyOf(const LocalMemory& local, const block::Segment& segment) {
+  const auto key = local.keys->Find(segment.region);
+  CLEAT_CHECK(key);
+  return *key;
+}
+
 // Of the memory here from the cursor on, at most `bytes_max`, in one piece.
 verbs::LocalPiece NextPiece(TransferCursor& cursor, const LocalMemory& local, uint32_t bytes_max) {
   if (local.staged) {
@@ -48,12 +54,11 @@ verbs::LocalPiece NextPiece(TransferCursor& cursor, const LocalMemory& local, ui
   }
   const block::Segment& segment = local.segments[cursor.segment];
   const uint32_t bytes = std::min(segment.length_bytes - cursor.segment_offset, bytes_max);
-  const auto key = local.keys->Find(segment.region);
-  CLEAT_CHECK(key);
+  const uint32_t key = KeyOf(local, segment);
   const uint64_t address = AddressOf(segment.data() + cursor.segment_offset);
   cursor.segment_offset += bytes;
   cursor.bytes += bytes;
-  return {address, bytes, *key};
+  return {address, bytes, key};
 }
 
 }  // namespace
@@ -69,6 +74,18 @@ TransferWork NextWork(TransferCursor& cursor, std::span<const rdma::HostPiece> h
   const rdma::HostPiece& remote = host[cursor.host_piece];
   TransferWork work{.remote_address = remote.address + cursor.host_offset, .key = remote.key};
   uint32_t bytes_left = std::min(remote.length_bytes - cursor.host_offset, end_bytes - cursor.bytes);
+  if (!local.staged) [[likely]] {
+    // Nearly all: what is left of one segment has it.
+    const block::Segment& segment = local.segments[cursor.segment];
+    if (bytes_left <= segment.length_bytes - cursor.segment_offset) [[likely]] {
+      pieces[0] = {AddressOf(segment.data() + cursor.segment_offset), bytes_left, KeyOf(local, segment)};
+      work.pieces = 1;
+      cursor.segment_offset += bytes_left;
+      cursor.bytes += bytes_left;
+      cursor.host_offset += bytes_left;
+      return work;
+    }
+  }
   while (bytes_left > 0 && work.pieces < pieces.size()) {
     verbs::LocalPiece& piece = pieces[work.pieces++];
     piece = NextPiece(cursor, local, bytes_left);
