@@ -106,7 +106,7 @@ void IoQueue::ReadOn() {
 // ---- What the transport says
 
 TargetCommand* IoQueue::Take(const SubmissionEntry& /*entry*/, uint32_t in_capsule_bytes) {
-  if (always_receives_ && (!parts_.transport->reads() || EndIfExpired())) [[unlikely]]
+  if (always_receives_ && (!parts_.transport->reads() || EndIfFoundLate())) [[unlikely]]
     return nullptr;
   IoCommand* const command = parts_.port.Take(*this, in_capsule_bytes);
   if (command == nullptr) parts_.port.WaitForRoom(*this);
@@ -199,7 +199,7 @@ void IoQueue::Proceed(IoCommand& command) {
 
 void IoQueue::DataCame(TargetCommand& of_target) {
   auto& command = static_cast<IoCommand&>(of_target);
-  if (always_receives_ && EndIfExpired()) [[unlikely]]
+  if (always_receives_ && EndIfFoundLate()) [[unlikely]]
     return queue_->Answer(command, kTransientError);
   if (std::exchange(command.plans_later, false)) [[unlikely]]
     return RunIfSameNamespace(command);
@@ -230,7 +230,7 @@ void IoQueue::Give(TargetCommand& of_target) {
 }
 
 void IoQueue::Resume() {
-  if (!parts_.transport->reads() || EndIfExpired()) return;
+  if (!parts_.transport->reads() || EndIfFoundLate()) return;
   queue_->Resume();
   parts_.transport->Wake();
 }
@@ -238,8 +238,12 @@ void IoQueue::Resume() {
 // A host whose association is over may have sent the same write by another path since, and a newer one behind it: what this engine finds in
 // the socket then, perhaps after it was stopped itself, must not be executed. So the time is looked at behind each look into the socket.
 bool IoQueue::EndIfExpired() {
-  if (queue_->ended()) return true;
   parts_.port.reactor().RefreshNow();
+  return EndIfFoundLate();
+}
+
+bool IoQueue::EndIfFoundLate() {
+  if (queue_->ended()) return true;
   if (parts_.port.reactor().now_ns() < parts_.deadline_ns->load(std::memory_order_relaxed)) [[likely]]
     return false;
   queue_->Abort(

@@ -131,6 +131,8 @@ class IoQueue final : public std::enable_shared_from_this<IoQueue>,
   // The transport tells this queue of its commands, from the first call of this on.
   void Own();
   bool EndIfExpired();
+  // The same as of the reactor's time, which was refreshed when the command, or its data, was found.
+  bool EndIfFoundLate();
   bool IsForPresentNamespace(const IoCommand& command) const;
   void RunIfSameNamespace(IoCommand& command);
   void Plan(IoCommand& command, const IoPlan& plan);

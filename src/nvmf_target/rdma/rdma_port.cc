@@ -44,6 +44,7 @@ Result<std::unique_ptr<RdmaPort>> RdmaPort::Make(rdma::Device& device, IoPort& p
   }
   CLEAT_TRY(made->MakeMemory());
   CLEAT_ASSIGN(made->completions_, device.MakeCompletionQueue(completions, port.reactor().index()));
+  made->timed_completions_ = std::make_unique<TimedCompletions>(*made->completions_, port.reactor());
   CLEAT_ASSIGN(made->receives_, device.MakeReceiveQueue(made->slots_));
   const auto slot_bytes =
       static_cast<uint32_t>(TargetAdapter::SlotMemoryBytes(made->slots_, kInCapsuleBytes));
@@ -54,7 +55,7 @@ Result<std::unique_ptr<RdmaPort>> RdmaPort::Make(rdma::Device& device, IoPort& p
                                               .slot_memory = slots,
                                               .completions_max = completions,
                                               .reads_max = kReadsMax},
-      *made->completions_, *made->receives_);
+      *made->timed_completions_, *made->receives_);
   CLEAT_TRY(
       made->adapter_->keys().Add(port.registered().region().get(), made->data_registration_->local_key()));
   return made;

@@ -88,6 +88,24 @@ class RdmaPort final : private Poller {
     static void OnEvent(FdWatch& watch, uint32_t events);
     RdmaPort& port;
   };
+  // The device's completion queue, behind each look into which the reactor's time is that of the look: what has come may have come too late.
+  class TimedCompletions final : public rdma::CompletionQueue {
+   public:
+    TimedCompletions(rdma::CompletionQueue& of_device, Reactor& reactor)
+        : of_device_(of_device), reactor_(reactor) {}
+    uint32_t Poll(std::span<rdma::Completion> completions) override {
+      const uint32_t count = of_device_.Poll(completions);
+      if (count > 0) reactor_.RefreshNow();
+      return count;
+    }
+    Status Arm() override { return of_device_.Arm(); }
+    int descriptor() const override { return of_device_.descriptor(); }
+    void TakeEvents() override { of_device_.TakeEvents(); }
+
+   private:
+    rdma::CompletionQueue& of_device_;
+    Reactor& reactor_;
+  };
   RdmaPort(rdma::Device& device, IoPort& port, std::function<void()> on_failed)
       : device_(device), port_(port), on_failed_(std::move(on_failed)) {}
   Status MakeMemory();
@@ -104,6 +122,7 @@ class RdmaPort final : private Poller {
   std::unique_ptr<rdma::Registration> memory_registration_;
   std::unique_ptr<rdma::Registration> data_registration_;
   std::unique_ptr<rdma::CompletionQueue> completions_;
+  std::unique_ptr<TimedCompletions> timed_completions_;
   std::unique_ptr<rdma::ReceiveQueue> receives_;
   std::unique_ptr<nvme::rdma_target::TargetAdapter> adapter_;
   uint32_t slots_ = 0;

@@ -47,7 +47,8 @@ struct TransportTraits {
   // The adapter reaches the data of commands itself: it is in memory that was registered with it (IoPort::registered).
   bool uses_registered_memory = false;
   // A host can't be kept from sending: the transport asks for commands while it does not read, and is given none. Nor does it call
-  // TransportOwner::MayReceive: whoever takes a command, or its data, looks at the time.
+  // TransportOwner::MayReceive: whoever takes a command, or its data, looks whether it comes too late. The reactor's time is refreshed behind each look
+  // for what has come.
   bool always_receives = false;
   // The reactor that alone can have the queue once it is an I/O queue. nullptr: any.
   Reactor* reactor = nullptr;

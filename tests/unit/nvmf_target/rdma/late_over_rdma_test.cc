@@ -49,6 +49,18 @@ TEST(LateOverRdmaTest, ACapsuleThatIsPolledAfterItsAssociationHasExpiredIsNotExe
   EXPECT_EQ(rig.storage->content[0], 1);
 }
 
+// The time of a turn's beginning says nothing of what is found later in it.
+TEST(LateOverRdmaTest, ACapsuleThatIsPolledInATurnInWhichItsAssociationExpiresIsNotExecuted) {
+  RdmaRig rig;
+  RdmaAssociation host(rig, *rig.machines[0], {}, kKatoMs);
+  ASSERT_TRUE(host.queue->Write(0, 8, 1));
+  host.queue->SendWrite(0, 8, 2, RdmaData::kInCapsule);
+  // The second reactor has the queue, as the first has the admin queue.
+  rig.io[1]->PostCall([&rig] { rig.clock.AdvanceBy(kOverNs); });
+  for (int turn = 0; turn < 50; ++turn) rig.TurnIo();
+  EXPECT_EQ(rig.storage->content[0], 1);
+}
+
 TEST(LateOverRdmaTest, AHostThatSendsNoKeepAlivesIsDroppedInTime) {
   RdmaRig rig;
   RdmaAssociation host(rig, *rig.machines[0], {}, kKatoMs);
