@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from unittest import mock
 
-from cleat_bench import bars, machine, measure_crypto, measure_malloc, measure_qsd, measure_rbd, measure_rbd_images, measure_tcp_failover, measure_tcp_initiator, measure_tcp_target, page, plan, plots, results, stats
+from cleat_bench import bars, machine, measure_crypto, measure_malloc, measure_qsd, measure_rbd, measure_rbd_images, measure_tcp_failover, measure_tcp_initiator, measure_tcp_target, page, plan, plots, results, stats, target_loads
 from cleat_bench.lab import FULL, QUICK
 from cleat_bench.stats import Figure, figure
 from cleat_guest import BenchError
@@ -66,6 +66,11 @@ class Bars(unittest.TestCase):
         self.assertEqual(self.word("blk_null_qd32_ns", 150.1), "missed")
         self.assertEqual(self.word("active_64_ratio", 0.9), "held")
         self.assertEqual(self.word("active_64_ratio", 0.89), "missed")
+
+    def test_reads_over_rdma_are_judged_by_the_worst_of_the_depths(self):
+        counts = {name: 1000.0 for name in target_loads.LOADS} | {"rdma_target_qd8": 1160.0, "rdma_target_qd1": 900.0}
+        self.assertEqual(target_loads.rdma_over_tcp(counts), 1.16)
+        self.assertFalse(bars.BARS["rdma_target_instructions"].held_by(1.16))
 
     def test_what_was_not_measured_is_not_held(self):
         self.assertEqual({verdict.word for verdict in bars.judge({})}, {"not measured"})

@@ -66,6 +66,8 @@ BARS: dict[str, Bar] = {
         _at_least(1.3, "READs a second over those by SPDK 26.05's order, in that model, where READs complete as they come: the median over loads, "
                        "by the worse law of latency"),
     "rdma_write_p99_vs_spdk_policy": _at_most(0.75, "likewise: the 99th percentile of a write's wait for its data, over that by SPDK's order"),
+    "rdma_target_instructions":
+        _at_most(1.15, "instructions of the target's own code a read by RDMA, over those by TCP without its system calls: the worst of 1, 8 and 32 a turn"),
     "malloc_extra_ns": _at_most(0, "memory disk minus null disk, over 1.05 x the same copies in a bare loop"),
     "crypto_write_4k_excess": _at_most(1.05, "encrypted writes, 4 KiB data units: what they cost more, over the bare cipher"),
     "crypto_read_4k_excess": _at_most(1.05, "encrypted reads, 4 KiB data units: likewise"),

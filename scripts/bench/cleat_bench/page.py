@@ -247,7 +247,14 @@ def instructions_section(figures: Figures) -> str:
             load = name.removeprefix("instructions_")
             rows.append([load.replace("_", " "), number(figures[name].value), value_of(figures, f"hardening_{load}_percent", unit=True)])
     text = ("Counted by valgrind in turns of the reactor on a null disk; they repeat, where nanoseconds do not. A test\n"
-            "compares them with docs/instructions.json. Of them, hardening: against a build without (CMake's CLEAT_HARDENING=OFF).")
+            "compares them with docs/instructions.json. Of them, hardening: against a build without (CMake's CLEAT_HARDENING=OFF).\n\n"
+            "*rdma target*, *tcp target*: what a read of 4 KiB costs the target that hosts reach over the network, in its own code alone\n"
+            "(tests/bench/target_cost). Counted are whole turns of the I/O reactor, each of which takes 1, 8 or 32 commands and answers them: its\n"
+            "own work, the transport's, the queue's, the disk's pipeline, counters and stamps. Not counted are the host, the clock's reading,\n"
+            "and what is not our code: the adapter's posting and polling (its library and its driver), recv and sendmsg. These are played by\n"
+            "functions that do next to nothing, for both in the same way. The disk is a null disk, so neither has a copy of the data: the\n"
+            "disk's own would be the same for both, what TCP has beside it is the kernel's, and an adapter needs none. Hosts do without flow\n"
+            "control, so that TCP answers a read with one PDU and not two; completions of what was posted come with the next commands.")
     return f"## Instructions a request\n\n{text}\n\n" + (table(["", "instructions", "hardening"], rows) if rows else "Not measured.\n")
 
 
