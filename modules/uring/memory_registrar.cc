@@ -145,7 +145,7 @@ void MemoryRegistrar::AddRing(BufferTable& ring) {
 // ---- On a reactor
 
 void MemoryRegistrar::Ask(const MemoryRegion& region) {
-  if (!region.registration()->Ask()) return;
+  if (!region.registration()->Ask(MemoryRegistration::kRings)) return;
   if (const Status started = StartThread(); !started) {
     spdlog::warn("{}: {} of its memory not registered, so its I/O costs more: {}",
                  region.registration()->owner(), Mebibytes(region.size_bytes()), started.error().message);
@@ -204,7 +204,8 @@ void MemoryRegistrar::Register(const MemoryRegion& region) {
   const auto places = Enter(region);
   if (places) {
     registered_bytes_ += places->bytes;
-    registration.Publish(places->first, [inbox = inbox_, ended = *places] { inbox->PostEnded(ended); });
+    registration.Publish(MemoryRegistration::kRings, places->first,
+                         [inbox = inbox_, ended = *places] { inbox->PostEnded(ended); });
     spdlog::info("{}: {} of its memory registered with {} io_urings, and locked", owner,
                  Mebibytes(places->bytes), rings_.size());
     refused_.clear();

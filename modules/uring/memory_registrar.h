@@ -85,7 +85,7 @@ class MemoryRegistrar {
     block::MemoryRegistration* const registration = region.registration();
     if (registration == nullptr) [[likely]]
       return std::nullopt;
-    const uint32_t state = registration->state();
+    const uint32_t state = registration->state(block::MemoryRegistration::kRings);
     if (state < block::MemoryRegistration::kFirst) [[unlikely]] {
       if (state == block::MemoryRegistration::kUnasked) Ask(region);
       return std::nullopt;

@@ -92,21 +92,44 @@ TEST(MemoryRegion, RefusesAFileThatIsNotInMemory) {
 }
 
 TEST(MemoryRegion, TellsTheRegistrarOnceItIsNoMore) {
+  constexpr uint32_t kOne = MemoryRegistration::kRings;
+  constexpr uint32_t kOther = MemoryRegistration::kFirstAdapter;
   auto registration = std::make_unique<MemoryRegistration>("controllers/c");
   MemoryRegistration& asked = *registration;
   uint8_t memory[16];
   auto region = MemoryRegion::Borrow(memory, 16, std::move(registration));
   EXPECT_EQ(region->registration(), &asked);
-  EXPECT_EQ(asked.state(), MemoryRegistration::kUnasked);
-  EXPECT_TRUE(asked.Ask());
-  EXPECT_FALSE(asked.Ask()) << "it is to be registered once";
-  EXPECT_EQ(asked.state(), MemoryRegistration::kPlain);
+  EXPECT_EQ(asked.state(kOne), MemoryRegistration::kUnasked);
+  EXPECT_TRUE(asked.Ask(kOne));
+  EXPECT_FALSE(asked.Ask(kOne)) << "it is to be registered once";
+  EXPECT_EQ(asked.state(kOne), MemoryRegistration::kPlain);
   int ended = 0;
-  asked.Publish(7, [&ended] { ++ended; });
-  EXPECT_EQ(asked.state(), 7 + MemoryRegistration::kFirst);
+  asked.Publish(kOne, 7, [&ended] { ++ended; });
+  EXPECT_EQ(asked.state(kOne), 7 + MemoryRegistration::kFirst);
+  EXPECT_TRUE(asked.Ask(kOther)) << "each registrar for itself";
+  int other_ended = 0;
+  asked.Publish(kOther, 3, [&other_ended] { ++other_ended; });
+  EXPECT_EQ(asked.state(kOther), 3 + MemoryRegistration::kFirst);
+  EXPECT_EQ(asked.state(kOne), 7 + MemoryRegistration::kFirst);
   region.reset();
   EXPECT_EQ(ended, 1);
+  EXPECT_EQ(other_ended, 1);
   EXPECT_EQ(MemoryRegion::Borrow(memory, 16)->registration(), nullptr);
+}
+
+TEST(MemoryRegion, TellsNothingToARegistrarThatHasEnded) {
+  constexpr uint32_t kNumber = MemoryRegistration::kFirstAdapter;
+  uint8_t memory[16];
+  auto region = MemoryRegion::Borrow(memory, 16, std::make_unique<MemoryRegistration>("controllers/c"));
+  MemoryRegistration& registration = *region->registration();
+  ASSERT_TRUE(registration.Ask(kNumber));
+  int ended = 0;
+  registration.Publish(kNumber, 0, [&ended] { ++ended; });
+  registration.Withdraw(kNumber);
+  EXPECT_TRUE(registration.Ask(kNumber)) << "the next one of that number";
+  registration.Publish(kNumber, 1, [&ended] { ended += 10; });
+  region.reset();
+  EXPECT_EQ(ended, 10);
 }
 
 class MemoryMapTest : public testing::Test {

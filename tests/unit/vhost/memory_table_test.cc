@@ -93,18 +93,20 @@ TEST(MemoryTable, MayBeRegisteredOnlyWhereSomebodyVouchesAndThenOnce) {
   const MemoryTable::ReleaseFn release = [&](auto region) { released.push_back(std::move(region)); };
   auto first = files.Map(nullptr, release, "controllers/c");
   ASSERT_TRUE(first.ok());
+  constexpr uint32_t kRings = block::MemoryRegistration::kRings;
   block::MemoryRegistration* const asked = (*first)->regions()[0].memory->registration();
   ASSERT_NE(asked, nullptr);
   EXPECT_EQ(asked->owner(), "controllers/c");
   int ended = 0;
-  ASSERT_TRUE(asked->Ask());
-  asked->Publish(5, [&ended] { ++ended; });
+  ASSERT_TRUE(asked->Ask(kRings));
+  asked->Publish(kRings, 5, [&ended] { ++ended; });
   files.Add({0x100000, kPage, 0x90000, 0}, Memfd(1));
   auto grown = files.Map(first->get(), release, "controllers/c");
   ASSERT_TRUE(grown.ok());
   first = Error(ErrorCode::kCancelled, "");
   EXPECT_EQ((*grown)->regions()[0].memory->registration(), asked);
-  EXPECT_EQ((*grown)->regions()[1].memory->registration()->state(), block::MemoryRegistration::kUnasked);
+  EXPECT_EQ((*grown)->regions()[1].memory->registration()->state(kRings),
+            block::MemoryRegistration::kUnasked);
   // Whoever registers it may keep it a moment longer.
   auto kept = (*grown)->regions()[0].memory->shared_from_this();
   grown = Error(ErrorCode::kCancelled, "");
