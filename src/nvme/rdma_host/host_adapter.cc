@@ -152,7 +152,7 @@ void HostAdapter::Give(HostCommand& command, verbs::MemoryWindow* window) {
   free_places_.PushFront(place);
   ++places_free_;
   if (command.is_large) --places_large_;
-  if (command.piece.region != nullptr) {
+  if (command.needs_piece()) {
     target.bytes[kind] -= DataShares::PieceBytes(command.data_bytes);
     data_.Give(std::exchange(command.piece, {}));
   }
@@ -261,20 +261,20 @@ bool HostAdapter::ServeFirst(uint32_t kind) {
   if (line == nullptr || free_places_.empty()) return false;
   HostCommand& command = *line->commands.front();
   if (command.is_large && places_large_ >= LargePlacesMax(windows_)) return false;
-  if (command.needs_piece() && (windows_free_ == 0 || !data_.Take(command.data_bytes, command.piece)))
-    return false;
+  if (command.needs_window() && windows_free_ == 0) return false;
+  if (command.needs_piece() && !data_.Take(command.data_bytes, command.piece)) return false;
   Target& target = *line->target;
   waiting_.Take(kind, *line);
   command.place = free_places_.PopFront();
   --places_free_;
   ++target.places[kind];
-  if (command.needs_piece()) {
+  if (command.needs_window()) {
     command.place->window = free_windows_[first_window_];
     first_window_ = AtRing(first_window_ + 1);
     --windows_free_;
     ++target.windows[kind];
-    target.bytes[kind] += DataShares::PieceBytes(command.data_bytes);
   }
+  if (command.needs_piece()) target.bytes[kind] += DataShares::PieceBytes(command.data_bytes);
   if (command.is_large) ++places_large_;
   command.queue->Placed(command);
   return true;
@@ -283,8 +283,8 @@ bool HostAdapter::ServeFirst(uint32_t kind) {
 bool HostAdapter::MayServe(const HostCommand& command, const Target& target) const {
   const uint32_t kind = WaitingLines::KindOf(command);
   if (!MayTake(target.places[kind], places_free_)) return false;
-  if (!command.needs_piece()) return true;
-  return MayTake(target.windows[kind], windows_free_) && MayTake(target.bytes[kind], data_.BytesFree(kind));
+  if (command.needs_window() && !MayTake(target.windows[kind], windows_free_)) return false;
+  return !command.needs_piece() || MayTake(target.bytes[kind], data_.BytesFree(kind));
 }
 
 void HostAdapter::PostReceives() {

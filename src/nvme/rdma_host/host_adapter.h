@@ -4,7 +4,10 @@
 //
 // Memory. The data of a command goes by way of memory of the adapter's, which is registered: a write's is copied there when the command is posted, a read's is
 // copied from there when it is over. A window shows that piece, and no more, to that queue's controller, from the command on until it is over. So a controller
-// that writes or reads late, or where it may not, never reaches memory of a guest, nor that of another command.
+// that writes or reads late, or where it may not, never reaches that of another command.
+//
+// Nothing is copied where the owner's memory is registered (direct_memory.h) and the command's is one piece of it: the window shows that. At the queue's end
+// such a command comes back only when its window is gone for certain, with the queue pair.
 //
 // Places, windows and memory are shared: a command that lacks one of them waits, and has nothing of the adapter's meanwhile. There are two lines for each target, of small
 // commands and of large ones (data_shares.h, waiting_lines.h), first come, first served. They take turns: the one whose turn it is and that has to wait gets what comes back first, and
@@ -29,6 +32,7 @@
 #include "nvme/fabrics/capsule.h"
 #include "nvme/fabrics/memory/data_buffers.h"
 #include "nvme/rdma_host/data_shares.h"
+#include "nvme/rdma_host/direct_memory.h"
 #include "nvme/rdma_host/host_command.h"
 #include "nvme/rdma_host/waiting_lines.h"
 #include "nvme/rdma_host/work_chain.h"
@@ -46,6 +50,8 @@ struct HostAdapterOptions {
   verbs::LocalPiece slot_memory;
   // The whole region of `data`, registered for local writes and windows. Outlives the queue pairs.
   const verbs::Registration* data_registration = nullptr;
+  // nullptr: all data that is not in a capsule is copied. Outlives the adapter's queues.
+  DirectMemory* direct = nullptr;
   // For commands whose data is not in their capsule: at least one, no more than commands. They outlive this, or are replaced (HostQueue::Destroyed).
   std::vector<verbs::MemoryWindow*> windows;
   uint32_t completions_max = 0;  // that the completion queue has room for: CompletionEntries

@@ -51,12 +51,17 @@ struct HostCommand {
   WindowState window = WindowState::kShut;
   uint32_t key = 0;        // of the window
   Place* place = nullptr;  // nullptr: it waits for one
-  block::Segment piece;    // of registered memory, where its data is not in its capsule
+  // What the window shows, where its data is not in its capsule: memory of the adapter's, or its owner's own, of which this is the registration.
+  block::Segment piece;
+  const verbs::Registration* direct = nullptr;
   fabrics::SubmissionEntry entry;
   fabrics::CompletionEntry answer;
 
-  bool needs_piece() const { return data_bytes > 0 && !in_capsule; }
-  uint32_t works() const { return needs_piece() ? 2 : 1; }  // that its capsule takes
+  bool needs_window() const { return data_bytes > 0 && !in_capsule; }
+  bool needs_piece() const { return needs_window() && direct == nullptr; }  // of the adapter's memory
+  uint32_t works() const { return needs_window() ? 2 : 1; }                 // that its capsule takes
+  // Whether the controller may still reach its owner's memory.
+  bool shows_owners_memory() const { return direct != nullptr && window != WindowState::kShut; }
 };
 
 // ---- The id of a work.

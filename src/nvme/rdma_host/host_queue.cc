@@ -39,6 +39,23 @@ fabrics::SglDescriptor DescriptorOf(const HostCommand& command) {
   return descriptor;
 }
 
+// What the segments are in one piece; nullopt: they do not lie side by side in one region.
+std::optional<block::Segment> InOnePiece(std::span<const block::Segment> segments) {
+  block::Segment piece;
+  for (const block::Segment& segment : segments) {
+    if (segment.length_bytes == 0) continue;
+    if (piece.length_bytes == 0) {
+      piece = segment;
+    } else if (segment.region == piece.region &&
+               segment.offset_bytes == piece.offset_bytes + piece.length_bytes) {
+      piece.length_bytes += segment.length_bytes;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return piece;
+}
+
 uint32_t CommandsOf(const HostQueueOptions& options) {
   CLEAT_CHECK(options.entries > 1 && options.entries - 1 <= fabrics::CommandIds::kCommandsMax);
   return options.entries - 1;
@@ -59,7 +76,8 @@ HostQueue::HostQueue(HostAdapter& adapter, verbs::QueuePair& pair, const HostQue
       free_(table_.size()),
       free_count_(CommandsOf(options)),
       ids_(free_count_),
-      room_(limits_.works) {
+      room_(limits_.works),
+      on_broken_(options.on_broken) {
   CLEAT_CHECK(adapter.CheckRoom(options.entries, limits_).ok());
   for (uint32_t i = 0; i < free_count_; ++i) {
     table_[i].queue = this;
@@ -94,6 +112,8 @@ void HostQueue::Submit(const fabrics::QueuedCommand& command) {
   taken.data_bytes = static_cast<uint32_t>(to_bytes + from_bytes);
   taken.in_capsule = to_bytes > 0 && to_bytes <= in_capsule_bytes_;
   taken.is_large = taken.data_bytes > DataShares::kSmallBytesMax;
+  taken.direct = nullptr;
+  if (taken.needs_window() && adapter_.options().direct != nullptr) FindDirect(taken);
   adapter_.Wait(taken);
 }
 
@@ -110,6 +130,13 @@ HostCommand& HostQueue::Take() {
   command.posted = command.sent = command.answered = false;
   commands_.PushBack(command);
   return command;
+}
+
+void HostQueue::FindDirect(HostCommand& command) {
+  const auto piece = InOnePiece(command.to_target.empty() ? command.from_target : command.to_target);
+  if (!piece) return;
+  command.direct = adapter_.options().direct->Find(*piece->region);
+  if (command.direct != nullptr) command.piece = *piece;
 }
 
 HostCommand* HostQueue::Find(uint16_t cid) {
@@ -150,7 +177,8 @@ void HostQueue::CompleteIfOver(HostCommand& command) {
 // The command is answered. Returns how many bytes the owner has now.
 uint64_t HostQueue::TakeData(const HostCommand& command) {
   if (command.from_target.empty() || command.data_bytes == 0 || !command.answer.status().ok()) return 0;
-  block::Scatter(command.piece.data(), command.data_bytes, command.from_target, 0);
+  if (command.direct == nullptr)
+    block::Scatter(command.piece.data(), command.data_bytes, command.from_target, 0);
   return command.data_bytes;
 }
 
@@ -235,30 +263,39 @@ void HostQueue::End(const Error& reason) {
   ended_ = true;
   pair_->Break();
   turn.Unlink();
+  for (HostCommand* command = commands_.front(); command != nullptr; command = commands_.Next(*command)) {
+    if (command->waits.linked()) command->waits.Unlink();
+    if (command->shows_owners_memory()) ++late_;
+  }
+  if (on_broken_) on_broken_();
   HostCommand* next = nullptr;
   for (HostCommand* command = commands_.front(); command != nullptr; command = next) {
     next = commands_.Next(*command);
-    const uint64_t cookie = command->cookie;
-    const bool posted = command->posted;
-    if (command->waits.linked()) command->waits.Unlink();
-    if (command->answered) {
-      owner_.Completed(cookie, command->answer, TakeData(*command));
-      continue;
-    }
-    if (!posted && command->window == WindowState::kShut) {
+    if (command->shows_owners_memory()) continue;
+    if (!command->posted && command->window == WindowState::kShut) {
       adapter_.Give(*command);
       Free(*command);
     }
-    owner_.Unanswered(cookie, posted ? fabrics::Reached::kPerhapsAll : fabrics::Reached::kNothing);
+    TellEnd(*command);
   }
-  owner_.Ended(reason);
+  if (late_ > 0) {
+    reason_ = reason;
+  } else {
+    owner_.Ended(reason);
+  }
 }
 
-std::vector<verbs::MemoryWindow*> HostQueue::bound() const {
+void HostQueue::TellEnd(const HostCommand& command) {
+  if (command.answered) return owner_.Completed(command.cookie, command.answer, TakeData(command));
+  owner_.Unanswered(command.cookie,
+                    command.posted ? fabrics::Reached::kPerhapsAll : fabrics::Reached::kNothing);
+}
+
+std::vector<verbs::MemoryWindow*> HostQueue::bound() {
   CLEAT_CHECK(ended_);
   std::vector<verbs::MemoryWindow*> windows;
-  for (const HostCommand& command : table_) {
-    if (command.in_use && command.window != WindowState::kShut) windows.push_back(command.place->window);
+  for (HostCommand* command = commands_.front(); command != nullptr; command = commands_.Next(*command)) {
+    if (command->window != WindowState::kShut) windows.push_back(command->place->window);
   }
   return windows;
 }
@@ -267,20 +304,30 @@ void HostQueue::Destroyed(std::span<verbs::MemoryWindow* const> windows) {
   CLEAT_CHECK(ended_ && pair_ != nullptr);
   pair_ = nullptr;
   outstanding_ = 0;
-  size_t used = 0;
-  for (HostCommand& command : table_) {
-    if (!command.in_use) continue;
-    if (command.window == WindowState::kShut) {
-      adapter_.Give(command);
-    } else {
-      CLEAT_CHECK(used < windows.size());
-      command.window = WindowState::kShut;
-      adapter_.Give(command, windows[used++]);
-    }
-    Free(command);
+  HostCommand* next = nullptr;
+  for (HostCommand* command = commands_.front(); command != nullptr; command = next) {
+    next = commands_.Next(*command);
+    const bool is_late = command->shows_owners_memory();
+    GiveBack(*command, windows);
+    if (!is_late) Free(*command);
   }
-  CLEAT_CHECK(used == windows.size());
+  CLEAT_CHECK(windows.empty());
   adapter_.Detach(*this);
+  if (std::exchange(late_, 0) == 0) return;
+  while (HostCommand* const late = commands_.front()) {
+    TellEnd(*late);
+    Free(*late);
+  }
+  owner_.Ended(*reason_);
+}
+
+// Those of bound() come first in `windows`.
+void HostQueue::GiveBack(HostCommand& command, std::span<verbs::MemoryWindow* const>& windows) {
+  if (command.window == WindowState::kShut) return adapter_.Give(command);
+  CLEAT_CHECK(!windows.empty());
+  command.window = WindowState::kShut;
+  adapter_.Give(command, windows.front());
+  windows = windows.subspan(1);
 }
 
 // ---- Works
@@ -333,7 +380,7 @@ void HostQueue::FillCommands(WorkChain& chain) {
   while (HostCommand* const command = to_post_.front()) {
     if (std::min(room_, chain.room()) < command->works()) return;
     to_post_.PopFront();
-    if (command->needs_piece()) FillBinding(chain, *command);
+    if (command->needs_window()) FillBinding(chain, *command);
     FillCapsule(chain, *command);
     room_ -= command->works();
     ++outstanding_;
@@ -343,17 +390,21 @@ void HostQueue::FillCommands(WorkChain& chain) {
 void HostQueue::FillBinding(WorkChain& chain, HostCommand& command) {
   const bool is_write = !command.to_target.empty();
   const block::Segment& piece = command.piece;
-  if (is_write) block::Gather(command.to_target, 0, piece.data(), command.data_bytes);
-  adapter_.data().Clear(piece, is_write ? command.data_bytes : 0, owner_of_data_);
+  if (command.needs_piece()) {
+    if (is_write) block::Gather(command.to_target, 0, piece.data(), command.data_bytes);
+    adapter_.data().Clear(piece, is_write ? command.data_bytes : 0, owner_of_data_);
+  }
   command.key = command.place->window->NextKey();
   command.window = WindowState::kOpen;
-  chain.AddBinding(IdOf(WorkKind::kBind, command), {.window = command.place->window,
-                                                    .key = command.key,
-                                                    .registration = adapter_.options().data_registration,
-                                                    .address = AddressOf(piece.data()),
-                                                    .length_bytes = command.data_bytes,
-                                                    .peer_may_read = is_write,
-                                                    .peer_may_write = !is_write});
+  chain.AddBinding(
+      IdOf(WorkKind::kBind, command),
+      {.window = command.place->window,
+       .key = command.key,
+       .registration = command.needs_piece() ? adapter_.options().data_registration : command.direct,
+       .address = AddressOf(piece.data()),
+       .length_bytes = command.data_bytes,
+       .peer_may_read = is_write,
+       .peer_may_write = !is_write});
 }
 
 void HostQueue::FillCapsule(WorkChain& chain, HostCommand& command) {

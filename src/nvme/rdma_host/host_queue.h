@@ -7,11 +7,13 @@
 //
 // Its end:
 //
-//   Abort, or the controller breaks a rule --> the queue pair is broken; the owner hears Unanswered of each command, Ended --> HostAdapter::Poll until
-//   flushed(), or for as long as its maker likes --> windows of bound() are destroyed, the queue pair is destroyed --> Destroyed --> this is destroyed
+//   Abort, or the controller breaks a rule --> the queue pair is broken; its maker hears it; the owner hears Unanswered of each command, Ended
+//   --> HostAdapter::Poll until flushed(), or for as long as its maker likes --> windows of bound() are destroyed, the queue pair is destroyed
+//   --> Destroyed --> this is destroyed
 //
 // Until Destroyed what its commands had of the adapter's memory is nobody's: the controller may still read and write it. Owners have their own memory back
-// before, at Unanswered, as nothing but this end ever touches it.
+// before, at Unanswered, as nothing but this end ever touches it. Not so those whose memory a window shows (direct_memory.h): they hear of their commands, and
+// of the end, within Destroyed, since a late WRITE of the controller's would hit what they have there by then, and a late READ would take that.
 //
 // A controller is not trusted: an entry for a command that is not under way, a message of another length, a key invalidated that is not the command's ends
 // the queue with a reason that names the rule.
@@ -20,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,6 +45,8 @@ struct HostQueueOptions {
   // The queue's: one more than commands under way, 2 to fabrics::CommandIds::kCommandsMax + 1.
   uint32_t entries = 0;
   uint32_t in_capsule_bytes = 0;  // of data that a capsule may have; until set_in_capsule_bytes
+  // For the maker of the queue pair: that is broken, and to be destroyed. Once, before the owner hears anything of it; may not destroy the queue.
+  std::function<void()> on_broken = {};
 };
 
 class HostQueue final : public fabrics::QueuePair {
@@ -56,19 +61,21 @@ class HostQueue final : public fabrics::QueuePair {
   // Commands that find no place at the adapter wait within. At most fabrics::kTransferBytesMax of data; the segments that the command's spans name stay as the
   // memory does. Completed has all of from_target's bytes as filled where the command succeeds, and none else: over RDMA a host does not see how many came.
   void Submit(const fabrics::QueuedCommand& command) override;
-  // At once: Unanswered and Ended come before it returns. Again does nothing.
+  // Unanswered and Ended come before it returns, or within Destroyed where commands are left whose owner's memory may still be reached. Again does nothing.
   void Abort(const Error& reason) override;
   // The value that Identify has; used from the next Submit on, as far as capsules have room.
   void set_in_capsule_bytes(uint32_t bytes);
   bool ended() const { return ended_; }
+  // It has ended, and the owner has still to hear of commands and of the end.
+  bool owes() const { return late_ > 0; }
 
   // ---- For the maker of the queue pair, once it has ended
   // Whether the adapter has completed what was posted. May stay false where the adapter has refused works in the middle of a command's.
   bool flushed() const { return outstanding_ == 0; }
   // Windows that may be bound to the queue pair: the same from Ended to Destroyed. Each is to be destroyed before it, and has a place in Destroyed's
   // argument.
-  std::vector<verbs::MemoryWindow*> bound() const;
-  // The queue pair is destroyed. `windows`: what takes the place of bound()'s, one by one; nullptr: there is none, and the adapter has one window less.
+  std::vector<verbs::MemoryWindow*> bound();
+  // The queue pair is destroyed; the owner hears now what it has to hear. `windows`: what takes the place of bound()'s, one by one; nullptr: there is none, and the adapter has one window less.
   void Destroyed(std::span<verbs::MemoryWindow* const> windows);
 
   // ---- For the adapter
@@ -88,6 +95,8 @@ class HostQueue final : public fabrics::QueuePair {
 
  private:
   HostCommand& Take();
+  // The window may show the owner's own memory, where that is in one piece.
+  void FindDirect(HostCommand& command);
   HostCommand* Find(uint16_t cid);
   // Whether nothing of the command is with the adapter.
   static bool IsOver(const HostCommand& command);
@@ -96,6 +105,8 @@ class HostQueue final : public fabrics::QueuePair {
   void Free(HostCommand& command);
   void Refuse(const std::string& rule);
   void End(const Error& reason);
+  void TellEnd(const HostCommand& command);
+  void GiveBack(HostCommand& command, std::span<verbs::MemoryWindow* const>& windows);
   void FillInvalidates(WorkChain& chain);
   void FillCommands(WorkChain& chain);
   void FillBinding(WorkChain& chain, HostCommand& command);
@@ -128,7 +139,11 @@ class HostQueue final : public fabrics::QueuePair {
   uint32_t outstanding_ = 0;                                 // signaled works that have not completed
   // The command whose binding is the last work that was taken: nothing signaled follows it.
   std::optional<uint16_t> last_binding_;
+  const std::function<void()> on_broken_;
   bool ended_ = false;
+  uint32_t late_ =
+      0;  // commands that the owner hears of when the queue pair is destroyed, and of the end, for this reason:
+  std::optional<Error> reason_;
 };
 
 }  // namespace cleat::nvme::rdma_host

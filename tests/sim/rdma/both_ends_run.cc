@@ -76,6 +76,7 @@ class BothEndsRun {
   std::vector<uint8_t> target_slots_;
   std::vector<std::unique_ptr<ModelWindow>> windows_;
   uint32_t next_window_ = 1;
+  DirectModel direct_{world_};
   std::unique_ptr<HostAdapter> host_;
   std::unique_ptr<TargetAdapter> target_;
   std::vector<std::unique_ptr<Connection>> connections_;
@@ -114,6 +115,7 @@ void BothEndsRun::MakeHostAdapter() {
   options.in_capsule_bytes = kInCapsuleBytes;
   options.slot_memory = PieceOf(host_slots_, 0, host_slots_.size(), kSlotKey);
   options.data_registration = &registration_;
+  options.direct = &direct_;
   for (uint32_t i = 0; i < commands_; ++i) options.windows.push_back(MakeWindow());
   options.completions_max = kCompletionsMax;
   host_model_.Register(options.slot_memory);
@@ -132,9 +134,13 @@ void BothEndsRun::Connect(uint32_t number) {
   Connection& connection = *made;
   const auto entries = static_cast<uint32_t>(world_.random.Between(2, 11));
   const auto mark = static_cast<uint8_t>(number);
-  connection.guest = std::make_unique<GuestModel>(
-      world_, GuestOptions{
-                  .entries = entries, .commands = 30, .mark = mark, .large_percent = 0, .part_bytes = kPart});
+  connection.guest =
+      std::make_unique<GuestModel>(world_, GuestOptions{.entries = entries,
+                                                        .commands = 30,
+                                                        .mark = mark,
+                                                        .large_percent = 0,
+                                                        .part_bytes = kPart,
+                                                        .direct = world_.Chance(50) ? &direct_ : nullptr});
   connection.storage = std::make_unique<QueueOwner>(world_, pool_, world_.Chance(50), false);
   std::fill(connection.storage->disk.begin(), connection.storage->disk.end(),
             static_cast<uint8_t>(mark << 4));

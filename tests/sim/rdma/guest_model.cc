@@ -23,13 +23,27 @@ bool IsPoison(const uint8_t* memory, size_t bytes) {
 
 }  // namespace
 
+void DirectModel::Register(const block::MemoryRegion& region) {
+  const auto key = static_cast<uint32_t>(kFirstKey + registrations_.size());
+  registrations_.try_emplace(&region, key, region.base(), region.size_bytes());
+}
+
+const verbs::Registration* DirectModel::Find(const block::MemoryRegion& region) {
+  constexpr uint64_t kFoundPercent = 70;
+  const auto known = registrations_.find(&region);
+  found_ = known != registrations_.end() && world_.Chance(kFoundPercent);
+  return found_ ? &known->second : nullptr;
+}
+
 GuestModel::GuestModel(ModelWorld& world, const GuestOptions& options)
     : world_(world),
       options_(options),
       slots_(options.entries - 1),
       memory_(slots_.size() * options.part_bytes, kPoison),
       region_(block::MemoryRegion::Borrow(memory_.data(), memory_.size())),
-      content_(slots_.size() * options.part_bytes, static_cast<uint8_t>(options.mark << 4)) {}
+      content_(slots_.size() * options.part_bytes, static_cast<uint8_t>(options.mark << 4)) {
+  if (options.direct != nullptr) options.direct->Register(*region_);
+}
 
 void GuestModel::Start(nvme::rdma_host::HostQueue& queue) {
   queue_ = &queue;
@@ -91,6 +105,7 @@ void GuestModel::IssueOne(uint32_t number) {
   command.cookie = slot.cookie;
   (slot.is_write ? command.to_target : command.from_target) = slot.segments;
   queue_->Submit(command);
+  slot.is_direct = options_.direct != nullptr && options_.direct->TakeFound();
 }
 
 bool GuestModel::Wrote(uint32_t offset, const std::vector<uint8_t>& bytes) const {
@@ -119,7 +134,8 @@ void GuestModel::Completed(uint64_t cookie, const CompletionEntry& entry, uint64
   if (data_bytes != (slot->is_write || !ok ? 0 : slot->bytes)) world_.Wrong("another count of bytes");
   if (ok && slot->is_write) std::copy(slot->data.begin(), slot->data.end(), content_.begin() + slot->offset);
   if (!slot->is_write && ok) CheckRead(*slot, memory);
-  if (!slot->is_write && !ok && !IsPoison(memory, slot->bytes)) world_.Wrong("data of a read that failed");
+  if (!slot->is_write && !ok && !slot->is_direct && !IsPoison(memory, slot->bytes))
+    world_.Wrong("data of a read that failed");
   if (slot->is_write && !std::equal(slot->data.begin(), slot->data.end(), memory))
     world_.Wrong("the memory of a write is written to");
   std::memset(memory, kPoison, slot->bytes);
@@ -134,8 +150,9 @@ void GuestModel::CheckRead(const Slot& slot, const uint8_t* memory) {
     if (!std::equal(slot.data.begin(), slot.data.end(), memory)) world_.Wrong("a read ends without its data");
     return;
   }
+  const uint8_t nothing = slot.is_direct ? kPoison : 0;  // where the controller has not written
   const bool own = std::all_of(memory, memory + slot.bytes,
-                               [&](uint8_t byte) { return byte == 0 || byte >> 4 == options_.mark; });
+                               [&](uint8_t byte) { return byte == nothing || byte >> 4 == options_.mark; });
   if (!own) world_.Wrong("a read brings what is another guest's");
 }
 
@@ -150,7 +167,8 @@ void GuestModel::Unanswered(uint64_t cookie, Reached reached) {
   const uint32_t number = static_cast<uint32_t>(slot - slots_.data());
   uint8_t* const memory = MemoryOf(number);
   if (reached == Reached::kNoData) world_.Wrong("what cannot be known over RDMA");
-  if (!slot->is_write && !IsPoison(memory, slot->bytes)) world_.Wrong("data of a read that was not answered");
+  if (!slot->is_write && !slot->is_direct && !IsPoison(memory, slot->bytes))
+    world_.Wrong("data of a read that was not answered");
   std::memset(memory, kPoison, slot->bytes);
   const auto issue = static_cast<uint32_t>(cookie >> kCookieShift);
   if (reached == Reached::kNothing) {

@@ -1,22 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // The owner of a host's queue over RDMA, in virtual time: each command has memory of its own, in several segments, and a part of the disk. What comes back is
-// compared with what may come; memory is poisoned at a command's end, so that whoever writes there afterwards is noticed.
+// compared with what may come; memory is poisoned at a command's end, so that whoever reads or writes there afterwards is noticed.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "block/memory.h"
 #include "nvme/fabrics/queues/queue_pair.h"
+#include "nvme/rdma_host/direct_memory.h"
 #include "nvme/rdma_host/host_queue.h"
+#include "rdma/memory.h"
+#include "tests/sim/rdma/initiator_model.h"
 #include "tests/sim/rdma/model_adapter.h"
 #include "tests/sim/rdma/remote_target.h"
 
 namespace cleat::sim::rdma {
+
+// Registers guests' memory with the adapter, which is found at some times and not at others.
+class DirectModel final : public nvme::rdma_host::DirectMemory {
+ public:
+  explicit DirectModel(ModelWorld& world) : world_(world) {}
+  void Register(const block::MemoryRegion& region);
+  const verbs::Registration* Find(const block::MemoryRegion& region) override;
+  // Whether the last Find has found something.
+  bool TakeFound() { return std::exchange(found_, false); }
+
+ private:
+  static constexpr uint32_t kFirstKey = 100;
+  ModelWorld& world_;
+  std::map<const block::MemoryRegion*, ModelRegistration> registrations_;
+  bool found_ = false;
+};
 
 struct GuestOptions {
   uint32_t entries = 2;
@@ -25,6 +46,7 @@ struct GuestOptions {
   bool believes = true;    // what it reads: its controller is good
   uint64_t large_percent = 10;
   uint32_t part_bytes = kPartBytes;  // of the disk for each command
+  DirectModel* direct = nullptr;     // its memory may be registered there
 };
 
 class GuestModel final : public nvme::fabrics::QueuePairOwner {
@@ -55,6 +77,7 @@ class GuestModel final : public nvme::fabrics::QueuePairOwner {
   struct Slot {
     bool busy = false;
     bool is_write = false;
+    bool is_direct = false;  // its memory may be shown to the controller
     uint64_t cookie = 0;
     uint32_t bytes = 0;
     uint32_t offset = 0;  // of the disk

@@ -80,6 +80,11 @@ TEST(RdmaHostControls, MemoryThatIsUsedAgainBeforeTheQueuePairIsDestroyedIsNotic
                 "memory changes while the adapter may send it again");
 }
 
+TEST(RdmaHostControls, AnOwnerThatHearsBeforeTheQueuePairIsDestroyedIsNoticed) {
+  ExpectNoticed(InitiatorDefect::kNone, HostDefect::kGivesMemoryBackAtTheEnd,
+                "somebody has written to memory whose command is over");
+}
+
 TEST(RdmaHostControls, WindowsThatAreForgottenAreNoticed) {
   ExpectNoticed(InitiatorDefect::kNone, HostDefect::kForgetsWindows,
                 "a queue pair is destroyed to which a window is bound");

@@ -76,6 +76,7 @@ class HostRun {
   std::vector<uint8_t> slot_memory_;
   std::vector<std::unique_ptr<ModelWindow>> windows_;
   uint32_t next_window_ = 1;
+  DirectModel direct_{world_};
   std::unique_ptr<HostAdapter> adapter_;
   std::vector<ShownMemory> shown_;
   std::vector<Connection*> places_;
@@ -103,6 +104,7 @@ HostRun::HostRun(uint64_t seed, InitiatorDefect adapter_defect, HostDefect host_
   options.slot_memory = {reinterpret_cast<uint64_t>(slot_memory_.data()),
                          static_cast<uint32_t>(slot_memory_.size()), kSlotKey};
   options.data_registration = &registration_;
+  if (world_.Chance(60)) options.direct = &direct_;
   // Fewer than places, now and then.
   const uint32_t windows =
       world_.Chance(70) ? commands_ : 1 + static_cast<uint32_t>(world_.random.Below(commands_));
@@ -133,11 +135,13 @@ void HostRun::Connect(uint32_t place) {
   if (world_.Chance(30)) limits.inline_bytes = 0;
   if (!adapter_->CheckRoom(entries, limits).ok()) return;
   connection.guest = std::make_unique<GuestModel>(
-      world_, GuestOptions{.entries = entries,
-                           .commands = static_cast<uint32_t>(world_.random.Between(5, 40)),
-                           .mark = mark,
-                           .believes = kind == TargetKind::kGood,
-                           .large_percent = world_.random.Below(40)});
+      world_, GuestOptions{
+                  .entries = entries,
+                  .commands = static_cast<uint32_t>(world_.random.Between(5, 40)),
+                  .mark = mark,
+                  .believes = kind == TargetKind::kGood,
+                  .large_percent = world_.random.Below(40),
+                  .direct = adapter_->options().direct != nullptr && world_.Chance(70) ? &direct_ : nullptr});
   connection.target = std::make_unique<RemoteTarget>(
       world_,
       RemoteTargetOptions{.kind = kind,

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -108,6 +109,15 @@ struct Region final : verbs::Registration {
   Region() : Registration(71, 72) {}
 };
 
+// Of the regions that a test puts there.
+struct Direct final : DirectMemory {
+  const verbs::Registration* Find(const block::MemoryRegion& region) override {
+    const auto known = registered.find(&region);
+    return known != registered.end() ? &known->second : nullptr;
+  }
+  std::map<const block::MemoryRegion*, Region> registered;
+};
+
 struct Heard {
   uint64_t cookie = 0;
   std::optional<Reached> unanswered;
@@ -130,6 +140,7 @@ class Owner final : public fabrics::QueuePairOwner {
 
   std::vector<Heard> heard;
   std::vector<std::string> ends;
+  std::vector<size_t> broken_when;  // the maker was told, with so much heard
   std::function<void()> on_completed;
   std::function<void()> on_ended;
 };
@@ -160,6 +171,7 @@ class HostTest : public testing::Test {
     for (uint32_t i = 0; i < std::min(commands, windows); ++i) options.windows.push_back(&MakeWindow());
     options.completions_max = kCompletionsMax;
     options.queues_max = queues_max_;
+    options.direct = &direct_;
     adapter_ = std::make_unique<HostAdapter>(std::move(options), *data_, queues_, queues_);
     adapter_->Post();
     MakeQueue(entries, in_capsule_bytes);
@@ -172,7 +184,10 @@ class HostTest : public testing::Test {
     pair_ = std::make_unique<Pair>(kNumber, limits_ ? *limits_ : HostAdapter::LimitsFor(entries));
     queue_ = std::make_unique<HostQueue>(
         *adapter_, *pair_,
-        HostQueueOptions{.name = "nqn, queue 1", .entries = entries, .in_capsule_bytes = in_capsule_bytes},
+        HostQueueOptions{.name = "nqn, queue 1",
+                         .entries = entries,
+                         .in_capsule_bytes = in_capsule_bytes,
+                         .on_broken = [this] { owner_.broken_when.push_back(owner_.heard.size()); }},
         owner_);
   }
   void End() {
@@ -269,6 +284,7 @@ class HostTest : public testing::Test {
   std::deque<std::vector<block::Segment>> segments_;
   std::optional<verbs::SendLimits> limits_;
   Region registration_;
+  Direct direct_;
   std::deque<std::unique_ptr<Window>> windows_;
   uint32_t queues_max_ = UINT32_MAX;
   std::unique_ptr<fabrics::DataBuffers> data_;
