@@ -160,10 +160,16 @@ void NvmfChannel::Welcome(uint32_t number, const block::InDoubt& rule) {
 
 void NvmfChannel::BeginLife(const IoQueuePlan& plan) {
   std::optional<Life>& life = lives_.at(plan.id.path);
-  CLEAT_CHECK(requests_ && !life);
+  CLEAT_CHECK(requests_ && IsFree(plan.id.path));
   life.emplace(plan);
   TryQueue(*life);
   ArmTick();
+}
+
+// One that was left has been reported meanwhile: the core would not begin the next one before that.
+bool NvmfChannel::IsFree(uint32_t path) const {
+  const std::optional<Life>& life = lives_[path];
+  return !life || (life->is_left && life->queue->ended());
 }
 
 NvmfChannel::Life* NvmfChannel::Find(LifeId life) {
@@ -187,8 +193,10 @@ void NvmfChannel::QueueReady(uint32_t path) {
 
 // Within a callback of the queue, which is destroyed later.
 void NvmfChannel::QueueEnded(uint32_t path, const Error& reason) {
-  if (closing_ || lives_[path]->is_over) return;
+  if (closing_) return;
   Life& life = *lives_[path];
+  if (life.is_left) return Report(life);
+  if (life.is_over) return;
   const bool is_refused = reason.code == ErrorCode::kPermissionDenied;
   if (life.queue->IsForgiven(reason)) --life.tries;
   if (!life.queue->ready() && !is_refused && life.tries < IoQueue::kConnectTriesMax) {
@@ -218,6 +226,10 @@ void NvmfChannel::EndLife(LifeId id, const Error& reason) {
   // A login that is under way comes to nothing by no fault of its own.
   if (life->queue && !life->queue->ended()) {
     life->queue->End({life->queue->ready() ? reason.code : ErrorCode::kCancelled, reason.message});
+  }
+  if (life->queue && !life->queue->ended()) {
+    life->is_left = true;
+    return;
   }
   if (!life->is_reported) Report(*life);
   lives_[path].reset();

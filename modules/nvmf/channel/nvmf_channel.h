@@ -3,8 +3,9 @@
 // I/O queue for each path that is live. The disk's core on the control reactor (nvmf_disk.h) says when a life begins and ends; the channel
 // tells it what the ledger of writes in doubt has to know. Both by mail: in order between the two, and harmless when the other one is gone.
 //
-// The end of a life here: the socket is closed, each command has come back, the life is reported. A queue that breaks by itself does all of
-// it at once and says so; the core then ends the life everywhere.
+// The end of a life here: the connection is closed, each command has come back, the life is reported. A queue that breaks by itself does all of
+// it and says so; the core then ends the life everywhere. Over RDMA the last commands may come back a moment later than the queue breaks, and the life is
+// reported then.
 //
 // Ownership: whoever opened the channel owns it (Lend), on its reactor, which outlives it and runs once more after that. Limits: one I/O
 // queue a path at a time, kDepthMax commands each.
@@ -147,6 +148,7 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
     uint64_t try_at_ns = 0;
     bool is_over = false;      // the queue was broken, or is to end
     bool is_reported = false;  // PathEnded was called
+    bool is_left = false;      // the core has ended it, and its queue had not ended yet
   };
   struct TickTimer : Timer {
     explicit TickTimer(NvmfChannel& c)
@@ -164,6 +166,7 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
 
   void Close();
   Life* Find(nvme::host::LifeId life);
+  bool IsFree(uint32_t path) const;
   void TryQueue(Life& life);
   void QueueReady(uint32_t path);
   void QueueEnded(uint32_t path, const Error& reason);

@@ -141,7 +141,8 @@ void HostLink::MakeQueue(const Result<uint32_t>& commands_max) {
         nvme::rdma_host::HostQueueOptions{.name = options_.name,
                                           .target = nvme::fabrics::TextOfAddress(options_.transport.address),
                                           .entries = entries,
-                                          .in_capsule_bytes = 0},
+                                          .in_capsule_bytes = 0,
+                                          .on_broken = [this] { Broken(); }},
         owner_->queue_owner());
     return owner_->LinkConnected(*queue_);
   }
@@ -152,7 +153,10 @@ void HostLink::MakeQueue(const Result<uint32_t>& commands_max) {
 
 void HostLink::End() {
   owner_ = nullptr;
-  if (queue_ == nullptr) return OnControl([](HostLink& link) { link.GiveUp(); });
+  if (queue_ == nullptr) OnControl([](HostLink& link) { link.GiveUp(); });
+}
+
+void HostLink::Broken() {
   keeps_itself_ = shared_from_this();
   empty_polls_before_ = port_->empty_polls();
   polled_before_ = port_->polled();

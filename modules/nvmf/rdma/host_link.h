@@ -6,7 +6,7 @@
 //   control:       \ way, port, connection manager /                                         windows, queue pair destroyed                        over
 //
 // What commands had of the port's memory is nobody's from the end on until the queue pair is destroyed: the target could still read and write it. Whoever
-// has submitted them does not wait for that, as their own memory is never the adapter's (nvme/rdma_host/host_queue.h).
+// has submitted them waits for that only where the adapter reaches their own memory (nvme/rdma_host/host_queue.h).
 //
 // Kept by shared_ptr, by its queue (rdma_queue.h) and by mail; the last may go on either reactor, once it is over.
 #pragma once
@@ -53,7 +53,7 @@ class HostLink final : public std::enable_shared_from_this<HostLink>, private rd
   void Start();
   // There is something to post.
   void Wake() { port_->Wake(); }
-  // The queue has ended, or the owner gives up before it was connected: the owner hears of nothing more.
+  // The queue has ended for the owner, or that gives up before it was connected: the owner hears of nothing more.
   void End();
 
   // ---- Control reactor
@@ -79,6 +79,7 @@ class HostLink final : public std::enable_shared_from_this<HostLink>, private rd
   void Over();
   // The reactor
   void MakeQueue(const Result<uint32_t>& commands_max);
+  void Broken();
   void LookWhetherFlushed();
   bool IsDrained() const;
   void DestroyQueuePair(bool is_flushed);
@@ -97,10 +98,10 @@ class HostLink final : public std::enable_shared_from_this<HostLink>, private rd
   // The reactor
   HostLinkOwner* owner_;  // nullptr: it hears of nothing any more
   std::unique_ptr<nvme::rdma_host::HostQueue> queue_;
-  std::shared_ptr<HostLink> keeps_itself_;  // from the queue's end until the queue pair is destroyed
+  std::shared_ptr<HostLink> keeps_itself_;  // from the queue pair's break until it is destroyed
   FlushTimer flush_{*this};
   uint64_t flush_until_ns_ = 0;
-  // HostPort::empty_polls and polled, when the queue ended.
+  // HostPort::empty_polls and polled, when the queue pair was broken.
   uint64_t empty_polls_before_ = 0;
   uint64_t polled_before_ = 0;
 };

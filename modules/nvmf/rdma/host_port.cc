@@ -30,6 +30,7 @@ HostPort::~HostPort() {
 }
 
 Result<std::unique_ptr<HostPort>> HostPort::Make(rdma::Device& device, Reactor& reactor, const Size& size,
+                                                 nvme::rdma_host::DirectMemory* direct,
                                                  std::function<void()> on_failed) {
   std::unique_ptr<HostPort> made(new HostPort(device, reactor, size, std::move(on_failed)));
   CLEAT_TRY(made->FitToDevice());
@@ -47,6 +48,7 @@ Result<std::unique_ptr<HostPort>> HostPort::Make(rdma::Device& device, Reactor& 
                          .length_bytes = static_cast<uint32_t>(
                              HostAdapter::SlotMemoryBytes(fits.commands, fits.in_capsule_bytes)),
                          .local_key = made->slots_registration_->local_key()};
+  options.direct = direct;
   options.data_registration = made->data_registration_.get();
   for (const auto& window : made->windows_) options.windows.push_back(window.get());
   options.completions_max = made->completions_max_;

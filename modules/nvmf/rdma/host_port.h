@@ -4,7 +4,7 @@
 //
 // Memory, pinned as long as this lives: some 73 MiB on an I/O reactor, 10 MiB on the control reactor. Commands that find none of it wait.
 //
-// Made and destroyed on the control reactor, without queues then; used on its own one between Start and Stop.
+// Made on any thread; destroyed on the control reactor, without queues then; used on its own one between Start and Stop.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "nvme/fabrics/memory/data_buffers.h"
+#include "nvme/rdma_host/direct_memory.h"
 #include "nvme/rdma_host/host_adapter.h"
 #include "rdma/device.h"
 #include "reactor/poller.h"
@@ -39,9 +40,10 @@ class HostPort final : private Poller {
   // An admin queue has three: an event request, a Keep Alive, and the command that the association is at.
   static constexpr Size kForAdmin{16384, 256, 8, 0, 3};
 
-  // Blocks for as long as it takes to pin the memory. `device` outlives it. `on_failed`: once, on the reactor, when the adapter does nothing any more.
+  // Blocks for as long as it takes to pin the memory. `device` outlives it, and `direct`, of the adapter's (HostAdapterOptions). `on_failed`: once, on the reactor, when the adapter does nothing any more.
   // kUnimplemented: the adapter has no windows of type 2B. kUnavailable: too little room.
   static Result<std::unique_ptr<HostPort>> Make(rdma::Device& device, Reactor& reactor, const Size& size,
+                                                nvme::rdma_host::DirectMemory* direct,
                                                 std::function<void()> on_failed);
   ~HostPort() override;
   HostPort(const HostPort&) = delete;

@@ -23,6 +23,7 @@ Task<Result<RdmaPorts::Way>> RdmaPorts::Find(nvme::fabrics::TransportAddress add
   Adapter& adapter = in_use_[found.get()];
   if (adapter.adapter == nullptr) {
     found->Add(*this);
+    adapter.guests = MakeGuestMemory(*found);
     adapter.adapter = std::move(found);
   }
   adapter.links.insert(&link);
@@ -37,6 +38,16 @@ void RdmaPorts::Over(HostLink& link) {
 }
 
 // ---- Ports
+
+std::shared_ptr<GuestMemory> RdmaPorts::MakeGuestMemory(nvmf::RdmaAdapter& adapter) {
+  using block::MemoryRegistration;
+  for (uint32_t number = MemoryRegistration::kFirstAdapter; number < MemoryRegistration::kRegistrarsMax;
+       ++number) {
+    if (numbers_.insert(number).second)
+      return std::make_shared<GuestMemory>(adapter.device(), control(), pinning_, number);
+  }
+  return nullptr;
+}
 
 Task<Result<HostPort*>> RdmaPorts::PortOn(Adapter& adapter, Reactor& reactor) {
   Port& port = adapter.ports[&reactor];
@@ -62,9 +73,13 @@ Task<Status> RdmaPorts::MakePort(Adapter& adapter, Port& port, Reactor& reactor)
       if (const auto failed = weak.lock()) failed->Fail({ErrorCode::kUnavailable, "it takes no more work"});
     });
   };
-  CLEAT_CO_ASSIGN(auto made, HostPort::Make(adapter.adapter->device(), reactor,
-                                            &reactor == &control ? HostPort::kForAdmin : HostPort::kForIo,
-                                            std::move(on_failed)));
+  const bool is_for_admin = &reactor == &control;
+  const std::function<Result<std::unique_ptr<HostPort>>()> make = [&] {
+    return HostPort::Make(adapter.adapter->device(), reactor,
+                          is_for_admin ? HostPort::kForAdmin : HostPort::kForIo,
+                          is_for_admin ? nullptr : adapter.guests.get(), std::move(on_failed));
+  };
+  CLEAT_CO_ASSIGN(auto made, co_await pinning_.Run<Result<std::unique_ptr<HostPort>>>(make));
   co_await reactor.Enter();
   const Status started = made->Start();
   co_await control.Enter();
@@ -99,6 +114,10 @@ Task<void> RdmaPorts::CloseAdapter(nvmf::RdmaAdapter* key) {
     port.port->Stop();
     co_await control().Enter();
     port.port.reset();
+  }
+  if (adapter.guests != nullptr) {
+    co_await adapter.guests->Close();
+    numbers_.erase(adapter.guests->number());
   }
   adapter.adapter.reset();
   --adapters_closing_;

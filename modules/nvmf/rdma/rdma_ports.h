@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // By which adapters this process reaches targets over RDMA: for each adapter and reactor a HostPort, made when the first queue needs it and kept until the
-// adapter is gone or all is closed.
+// adapter is gone or all is closed; and for each adapter the guests' memory that it reaches directly.
 //
 // Ownership and thread: the control reactor. Limits: HostPort's, for each.
 #pragma once
@@ -13,9 +13,11 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "modules/nvmf/rdma/guest_memory.h"
 #include "modules/nvmf/rdma/host_port.h"
 #include "nvme/fabrics/names.h"
 #include "nvmf/rdma/adapters.h"
+#include "reactor/blocking.h"
 #include "reactor/reactor.h"
 #include "reactor/sync.h"
 #include "reactor/task.h"
@@ -26,11 +28,15 @@ class HostLink;
 
 class RdmaPorts final : private nvmf::RdmaAdapterUser {
  public:
-  // A port that could not be made is not tried again before so long: that blocks.
+  // A port that could not be made is not tried again before so long: that takes a while.
   static constexpr uint64_t kFailureNs = 5 * kNsPerSecond;
 
-  // `adapters` outlives it.
-  explicit RdmaPorts(nvmf::RdmaAdapters& adapters) : adapters_(adapters), changed_(adapters.control()) {}
+  // Threads that pin memory: one for the ports of reactors, while another one is at a guest's.
+  static constexpr uint32_t kPinningThreads = 2;
+
+  // `adapters` outlives it. 0 threads: memory is pinned on the control reactor, for tests that go step by step.
+  explicit RdmaPorts(nvmf::RdmaAdapters& adapters, uint32_t pinning_threads = kPinningThreads)
+      : adapters_(adapters), pinning_(pinning_threads), changed_(adapters.control()) {}
   ~RdmaPorts();  // closed
   RdmaPorts(const RdmaPorts&) = delete;
   RdmaPorts& operator=(const RdmaPorts&) = delete;
@@ -59,18 +65,22 @@ class RdmaPorts final : private nvmf::RdmaAdapterUser {
   };
   struct Adapter {
     std::shared_ptr<nvmf::RdmaAdapter> adapter;
+    std::shared_ptr<GuestMemory> guests;  // nullptr: there are too many adapters, and all data is copied
     std::map<Reactor*, Port> ports;
     std::set<HostLink*> links;
   };
   // nvmf::RdmaAdapterUser
   void AdapterIsGone(nvmf::RdmaAdapter& adapter, const Error& reason) override;
 
+  std::shared_ptr<GuestMemory> MakeGuestMemory(nvmf::RdmaAdapter& adapter);
   Task<Result<HostPort*>> PortOn(Adapter& adapter, Reactor& reactor);
   Task<Status> MakePort(Adapter& adapter, Port& port, Reactor& reactor);
   void CloseGone();
   Task<void> CloseAdapter(nvmf::RdmaAdapter* key);
 
   nvmf::RdmaAdapters& adapters_;
+  BlockingPool pinning_;
+  std::set<uint32_t> numbers_;  // of GuestMemory, that are taken
   std::map<nvmf::RdmaAdapter*, Adapter> in_use_;
   uint32_t adapters_closing_ = 0;
   Event changed_;

@@ -60,7 +60,7 @@ void RdmaQueue::Unanswered(uint64_t cookie, Reached reached) {
   owner_.Unanswered(cookie, reached);
 }
 
-// The link's queue stays for as long as its queue pair: it is not called any more.
+// The link's queue stays for as long as its queue pair; nothing more is asked of it.
 void RdmaQueue::Ended(const Error& reason) {
   ended_ = true;
   queue_ = nullptr;

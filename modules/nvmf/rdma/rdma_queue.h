@@ -25,8 +25,9 @@ class RdmaQueue final : public TransportQueue, private HostLinkOwner, private nv
   // ---- TransportQueue
   void Start() override;
   void set_in_capsule_bytes(uint32_t bytes) override { queue_->set_in_capsule_bytes(bytes); }
-  // True from the moment on at which the owner hears of the first command that comes back at the end.
-  bool ended() const override { return ended_ || (queue_ != nullptr && queue_->ended()); }
+  // True from the moment on at which the owner hears of the first of the last commands that come back at the end: of all, but where the adapter reaches memory
+  // of the owner's; then the others come back before.
+  bool ended() const override { return ended_ || (queue_ != nullptr && queue_->ended() && !queue_->owes()); }
 
   // ---- QueuePair
   uint32_t room() const override { return queue_ != nullptr ? queue_->room() : 0; }

@@ -83,6 +83,8 @@ Result<std::unique_ptr<rdma::Registration>> FabricDevice::Register(std::span<uin
   if (access.peer_may_write && !access.local_write)
     world_->Wrong("memory that the peer may write, and its own adapter not");
   if (state_->adapter->gone) return IsGone(*state_->adapter);
+  if (memory.size() > state_->adapter->region_max)
+    return Error(ErrorCode::kResourceExhausted, fmt::format("RDMA: {} locks no more memory", name()));
   const uint32_t local_key = world_->NextKey();
   const uint32_t remote_key = world_->NextKey();
   state_->regions[local_key] = {.address = reinterpret_cast<uint64_t>(memory.data()),

@@ -146,6 +146,29 @@ uint32_t RdmaFabric::devices(const std::string& adapter) const {
   return device == nullptr ? 0 : device->adapter->devices;
 }
 
+bool RdmaFabric::IsShown(std::span<const uint8_t> memory) const {
+  const MutexLock lock(connections_->world->mutex);
+  const auto address = reinterpret_cast<uint64_t>(memory.data());
+  const auto shows = [&](const rdma_fabric::WindowState& window) {
+    const rdma::WindowBinding& binding = window.binding;
+    return window.pair != nullptr && binding.address < address + memory.size() &&
+           address < binding.address + binding.length_bytes;
+  };
+  for (const auto& weak : connections_->world->devices) {
+    const auto device = weak.lock();
+    if (device == nullptr) continue;
+    for (const auto& [index, window] : device->windows) {
+      if (shows(window)) return true;
+    }
+  }
+  return false;
+}
+
+void RdmaFabric::SetRegionMax(const std::string& adapter, uint64_t bytes) {
+  const MutexLock lock(connections_->world->mutex);
+  connections_->world->AdapterOf(adapter)->region_max = bytes;
+}
+
 uint32_t RdmaFabric::registrations(const std::string& adapter) const {
   const MutexLock lock(connections_->world->mutex);
   const auto device = connections_->world->LastDeviceOf(adapter);

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,10 @@ class RdmaFabric {
   uint32_t queue_pairs(const std::string& adapter) const;
   uint32_t devices(const std::string& adapter) const;
   uint32_t registrations(const std::string& adapter) const;
+  // Whether the peer of any queue pair reaches some of that memory by a window, now.
+  bool IsShown(std::span<const uint8_t> memory) const;
+  // No region larger than that is registered from now on, as by a limit for locked memory.
+  void SetRegionMax(const std::string& adapter, uint64_t bytes);
 
   // Calls that src/rdma's headers forbid, since it was asked last.
   std::vector<std::string> WhatWasWrong();

@@ -42,6 +42,7 @@ struct AdapterState {
   bool gone = false;  // does nothing any more
   uint32_t devices = 0;
   uint32_t queue_pairs = 0;
+  uint64_t region_max = UINT64_MAX;  // bytes
 };
 
 struct Region {

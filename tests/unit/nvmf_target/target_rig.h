@@ -192,7 +192,7 @@ class TargetRig {
     for (auto& reactor : io) reactor = MakeReactor();
     adapters = std::make_unique<nvmf::RdmaAdapters>(
         *control, fabric != nullptr ? UseRdma(*fabric, listeners) : nvmf::RdmaLibrary());
-    ports = std::make_unique<modules::RdmaPorts>(*adapters);
+    ports = std::make_unique<modules::RdmaPorts>(*adapters, /*pinning_threads=*/0);
     service = std::make_unique<nvmf_target::TargetService>(*adapters, nullptr, tuning, limits, &reservations);
     auto made = std::make_unique<Storage>(kBytes);
     storage = made.get();
