@@ -105,8 +105,7 @@ void AddCreateController(CLI::App& controller, Globals& globals,
       ->type_name(kGroupArgument);
   create->add_flag("--memory-pinned", arguments->memory_pinned,
                    "The VM never gives memory back (no balloon, no free page reporting): Cleat may lock it "
-                   "and register it, which makes NVMe "
-                   "cheaper");
+                   "and register it, which makes NVMe cheaper, local or over RDMA");
   AddLabels(*create, arguments->labels);
   AddWait(*create, arguments->wait_s, "its engine has it");
   OnRun(*create, globals, arguments, CreateController);
