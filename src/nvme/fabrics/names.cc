@@ -12,6 +12,7 @@ namespace cleat::nvme::fabrics {
 namespace {
 
 constexpr std::string_view kRdmaScheme = "rdma://";
+constexpr std::string_view kFrom = ",from=";
 
 Error Invalid(std::string text) {
   return {ErrorCode::kInvalidArgument, std::move(text)};
@@ -70,6 +71,38 @@ Result<uint16_t> ParsePort(std::string_view text) {
   if (problem != std::errc() || end != text.data() + text.size() || port == 0 || port > UINT16_MAX)
     return Invalid(fmt::format("'{}' is no port: a number from 1 to 65535", text));
   return static_cast<uint16_t>(port);
+}
+
+const char* NameOf(AddressFamily family) {
+  return family == AddressFamily::kIpv4 ? "IPv4" : "IPv6";
+}
+
+// Whether `text` is an address of that family, which goes to `address`.
+bool ParseIp(AddressFamily family, std::string_view text, std::array<uint8_t, 16>& address) {
+  const std::string literal(text);
+  // The function would stop at a zero byte.
+  return text.find('\0') == std::string_view::npos &&
+         inet_pton(family == AddressFamily::kIpv4 ? AF_INET : AF_INET6, literal.c_str(), address.data()) == 1;
+}
+
+// Of a path to `target`.
+Result<TransportAddress> ParseSource(std::string_view text, const TransportAddress& target) {
+  TransportAddress source{.transport = target.transport, .family = target.family, .address = {}, .port = 0};
+  if (ParseIp(target.family, text, source.address)) {
+    if (!IsUnspecified(source)) return source;
+    return Invalid(
+        fmt::format("'{}' stands for all of this host's addresses: name the one to come from", text));
+  }
+  const bool is_ipv4 = target.family == AddressFamily::kIpv4;
+  const AddressFamily other = is_ipv4 ? AddressFamily::kIpv6 : AddressFamily::kIpv4;
+  std::array<uint8_t, 16> ignored{};
+  if (!ParseIp(other, text, ignored)) {
+    return Invalid(fmt::format("'{}' is no address of this host to come from: {}, without a port",
+                               text.substr(0, kNqnBytesMax),
+                               is_ipv4 ? "10.0.0.9" : "fd00::9, without brackets"));
+  }
+  return Invalid(fmt::format("'{}' is an {} address, and no connection to {}, which is {}, comes from one",
+                             text, NameOf(other), TextOfAddress(target), NameOf(target.family)));
 }
 
 }  // namespace
@@ -193,24 +226,38 @@ Result<TransportAddress> TransportAddressOf(AddressFamily family, std::string_vi
                                             std::string_view port) {
   TransportAddress parsed{.family = family};
   CLEAT_ASSIGN(parsed.port, ParsePort(port));
-  const std::string literal(address);
-  const int af = family == AddressFamily::kIpv4 ? AF_INET : AF_INET6;
-  // The function would stop at a zero byte.
-  if (address.find('\0') != std::string_view::npos ||
-      inet_pton(af, literal.c_str(), parsed.address.data()) != 1) {
-    return Invalid(fmt::format("'{}' is no {} address", address.substr(0, kNqnBytesMax),
-                               family == AddressFamily::kIpv4 ? "IPv4" : "IPv6"));
-  }
+  if (!ParseIp(family, address, parsed.address))
+    return Invalid(fmt::format("'{}' is no {} address", address.substr(0, kNqnBytesMax), NameOf(family)));
   return parsed;
 }
 
-std::string TextOfAddress(const TransportAddress& address) {
+std::string TextOfIp(const TransportAddress& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
+  inet_ntop(address.family == AddressFamily::kIpv4 ? AF_INET : AF_INET6, address.address.data(), text.data(),
+            text.size());
+  return text.data();
+}
+
+std::string TextOfAddress(const TransportAddress& address) {
   const bool ipv4 = address.family == AddressFamily::kIpv4;
-  inet_ntop(ipv4 ? AF_INET : AF_INET6, address.address.data(), text.data(), text.size());
   const std::string_view scheme =
       address.transport == TransportType::kRdma ? kRdmaScheme : std::string_view();
-  return fmt::format(fmt::runtime(ipv4 ? "{}{}:{}" : "{}[{}]:{}"), scheme, text.data(), address.port);
+  return fmt::format(fmt::runtime(ipv4 ? "{}{}:{}" : "{}[{}]:{}"), scheme, TextOfIp(address), address.port);
+}
+
+Result<PathAddress> ParsePathAddress(std::string_view text) {
+  PathAddress path;
+  const size_t from = text.find(kFrom);
+  CLEAT_ASSIGN(path.target, ParseAddressOfAnyTransport(text.substr(0, from)));
+  if (from == std::string_view::npos) return path;
+  CLEAT_ASSIGN(path.source, ParseSource(text.substr(from + kFrom.size()), path.target));
+  return path;
+}
+
+std::string TextOfPathAddress(const PathAddress& path) {
+  std::string text = TextOfAddress(path.target);
+  if (path.source) text.append(kFrom).append(TextOfIp(*path.source));
+  return text;
 }
 
 }  // namespace cleat::nvme::fabrics

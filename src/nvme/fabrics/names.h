@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -59,6 +60,19 @@ struct TransportAddress {
 // The most that one subsystem has for this host; each is a path, with connections of its own.
 inline constexpr size_t kSubsystemAddressesMax = 8;
 
+// A path to a subsystem: where it ends, and where it begins.
+struct PathAddress {
+  TransportAddress target;
+  // This host's address that its connections come from: of the target's transport and family, with port 0, and not the wildcard. nullopt: the
+  // one that the kernel's routes say.
+  std::optional<TransportAddress> source = std::nullopt;
+
+  bool operator==(const PathAddress&) const = default;
+};
+
+// The most that a differentiated services code point is (RFC 2474): six bits. 0, the default, asks for nothing.
+inline constexpr uint8_t kDscpMax = 63;
+
 // The keep alive timeouts (KATO) that a host may ask for. Below a second a host that is busy looks dead to its targets.
 inline constexpr uint32_t kKeepAliveMsMin = 1000;
 inline constexpr uint32_t kKeepAliveMsMax = 600'000;
@@ -75,5 +89,12 @@ bool IsUnspecified(const TransportAddress& address);
 Result<TransportAddress> TransportAddressOf(AddressFamily family, std::string_view address,
                                             std::string_view port);
 std::string TextOfAddress(const TransportAddress& address);
+// "10.0.0.1", "fd00::1".
+std::string TextOfIp(const TransportAddress& address);
+
+// An address of any transport, and the source, if there is one, behind it: "10.0.0.1:4420,from=10.0.0.9", "rdma://[fd00::1]:4420,from=fd00::9".
+// The source has neither brackets nor a port: the kernel chooses one for each connection.
+Result<PathAddress> ParsePathAddress(std::string_view text);
+std::string TextOfPathAddress(const PathAddress& path);
 
 }  // namespace cleat::nvme::fabrics

@@ -106,10 +106,54 @@ TEST(TransportAddress, WhatIsNoLiteralIsRefused) {
   }
 }
 
+TEST(PathAddress, TheSourceIsReadAndWrittenBehindTheTarget) {
+  for (const char* text : {"10.0.0.1:4420", "10.0.0.1:4420,from=10.0.0.9", "[fd00::1]:4420,from=fd00::9",
+                           "rdma://10.0.0.1:4420,from=10.0.0.9", "rdma://[fd00::1]:4421,from=fd00::9"}) {
+    const auto path = ParsePathAddress(text);
+    ASSERT_TRUE(path.ok()) << path.error().message;
+    EXPECT_EQ(TextOfPathAddress(*path), text);
+    EXPECT_EQ(path->source.has_value(), std::string_view(text).find(',') != std::string_view::npos);
+  }
+  const PathAddress path = ParsePathAddress("rdma://10.0.0.1,from=10.0.0.9").value();
+  EXPECT_EQ(path.target, ParseAddressOfAnyTransport("rdma://10.0.0.1:4420").value());
+  EXPECT_EQ(path.source->transport, TransportType::kRdma);
+  EXPECT_EQ(path.source->port, 0);
+  EXPECT_EQ(path.source->address[3], 9);
+  EXPECT_NE(path, ParsePathAddress("rdma://10.0.0.1").value()) << "one target by two sources is two paths";
+  EXPECT_NE(path, ParsePathAddress("rdma://10.0.0.1,from=10.0.0.8").value());
+}
+
+TEST(PathAddress, ASourceThatIsWrongIsNamed) {
+  const auto why = [](std::string_view text) {
+    const auto path = ParsePathAddress(text);
+    return path.ok() ? "it is taken" : path.error().message;
+  };
+  EXPECT_EQ(
+      why("10.0.0.1:4420,from=fd00::9"),
+      "'fd00::9' is an IPv6 address, and no connection to 10.0.0.1:4420, which is IPv4, comes from one");
+  EXPECT_EQ(why("rdma://[fd00::1],from=10.0.0.9"),
+            "'10.0.0.9' is an IPv4 address, and no connection to rdma://[fd00::1]:4420, which is IPv6, comes "
+            "from one");
+  EXPECT_EQ(why("10.0.0.1,from=eth0"),
+            "'eth0' is no address of this host to come from: 10.0.0.9, without a port");
+  EXPECT_EQ(why("[fd00::1],from=[fd00::9]"),
+            "'[fd00::9]' is no address of this host to come from: fd00::9, without brackets, without a port");
+  EXPECT_EQ(why("10.0.0.1,from=0.0.0.0"),
+            "'0.0.0.0' stands for all of this host's addresses: name the one to come from");
+  for (const char* text :
+       {"10.0.0.1,from=", "10.0.0.1,from=10.0.0.9:5", "10.0.0.1,", "10.0.0.1,10.0.0.9", ",from=10.0.0.9",
+        "10.0.0.1,from=10.0.0.9,from=10.0.0.9", "10.0.0.1, from=10.0.0.9"}) {
+    EXPECT_FALSE(ParsePathAddress(text).ok()) << text;
+  }
+  EXPECT_FALSE(ParsePathAddress(std::string_view("10.0.0.1,from=10.0.0.9\0x", 24)).ok());
+  EXPECT_FALSE(ParseAddressOfAnyTransport("10.0.0.1:4420,from=10.0.0.9").ok()) << "where a path is not meant";
+}
+
 TEST(Names, AnyBytesAreReadOrRefused) {
   Random random(3);
   for (int i = 0; i < 20000; ++i) {
     std::string text = random.Chance(1, 2) ? "nqn.2024-01.com.example:a" : "[fd00::1]:4420";
+    if (i % 8 == 0) text = "fd00:0::9";
     for (int j = 0; j < 3; ++j) text[random.Below(text.size())] = static_cast<char>(random.Next());
     text.resize(random.Below(text.size() + 1));
     (void)Good(text);
@@ -120,6 +164,9 @@ TEST(Names, AnyBytesAreReadOrRefused) {
     const std::string scheme = random.Chance(1, 2) ? "rdma://" : "rdma:/";
     if (auto address = ParseAddressOfAnyTransport(scheme + text)) {
       ASSERT_EQ(ParseAddressOfAnyTransport(TextOfAddress(*address)).value(), *address) << text;
+    }
+    if (auto path = ParsePathAddress("[fd00::1],from=" + text)) {
+      ASSERT_EQ(ParsePathAddress(TextOfPathAddress(*path)).value(), *path) << text;
     }
   }
 }
