@@ -108,6 +108,7 @@ Result<std::unique_ptr<rdma::Connection>> FabricConnectionManager::Connect(
   end->remote = rdma::FromKernel(to);
   {
     const MutexLock lock(connections_->world->mutex);
+    connections_->ways.push_back({options.from, options.to, options.traffic_class});
     end->adapter = options.from.empty()
                        ? static_cast<const FabricDevice&>(*options.parts.device).state()->adapter
                        : connections_->world->AdapterAt(rdma::FromKernel(from).address);

@@ -13,6 +13,7 @@
 
 #include "rdma/connection_manager.h"
 #include "tests/support/rdma_fabric/device.h"
+#include "tests/support/rdma_fabric/rdma_fabric.h"
 #include "tests/support/rdma_fabric/world.h"
 
 namespace cleat::test::rdma_fabric {
@@ -69,6 +70,7 @@ class ConnectionWorld {
   const std::shared_ptr<World> world;
   std::vector<std::weak_ptr<ListenerState>> listeners CLEAT_GUARDED_BY(world->mutex);
   std::vector<std::weak_ptr<EndState>> ends CLEAT_GUARDED_BY(world->mutex);
+  std::vector<RdmaWay> ways CLEAT_GUARDED_BY(world->mutex);
 };
 
 class FabricConnection final : public rdma::Connection {

@@ -134,6 +134,11 @@ uint32_t RdmaFabric::receives_posted(const std::string& adapter) const {
   return posted;
 }
 
+std::vector<RdmaWay> RdmaFabric::TakeWays() {
+  const MutexLock lock(connections_->world->mutex);
+  return std::exchange(connections_->ways, {});
+}
+
 uint32_t RdmaFabric::queue_pairs(const std::string& adapter) const {
   const MutexLock lock(connections_->world->mutex);
   const auto device = connections_->world->LastDeviceOf(adapter);

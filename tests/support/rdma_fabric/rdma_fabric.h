@@ -21,6 +21,7 @@
 #include "base/result.h"
 #include "rdma/connection_manager.h"
 #include "rdma/device.h"
+#include "rdma/endpoint.h"
 
 namespace cleat::test {
 
@@ -33,6 +34,13 @@ enum class RdmaSilence : uint8_t {
   kNone,
   kUntilBreak,      // what its peer has posted is flushed when the peer breaks its queue pair
   kUntilDestroyed,  // ... and is not even then: the peer's adapter lets go of it when the queue pair is destroyed
+};
+
+// What a connection was begun with (rdma::ConnectOptions).
+struct RdmaWay {
+  std::string from;
+  rdma::Endpoint to;
+  uint8_t traffic_class = 0;
 };
 
 class RdmaFabric {
@@ -82,6 +90,9 @@ class RdmaFabric {
   bool IsShown(std::span<const uint8_t> memory) const;
   // No region larger than that is registered from now on, as by a limit for locked memory.
   void SetRegionMax(const std::string& adapter, uint64_t bytes);
+
+  // Of all connections that were begun, since it was asked last.
+  std::vector<RdmaWay> TakeWays();
 
   // Calls that src/rdma's headers forbid, since it was asked last.
   std::vector<std::string> WhatWasWrong();
