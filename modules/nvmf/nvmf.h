@@ -30,10 +30,11 @@ class RdmaPorts;  // modules/nvmf/rdma/rdma_ports.h
 
 // What disks of one subsystem share. Does not change while disks have it.
 struct NvmfSubsystem {
-  std::string name;                                        // "subsystems/a": what errors call it
-  std::string nqn;                                         // has passed CheckNqn
-  std::vector<nvme::fabrics::TransportAddress> addresses;  // one for each path; up to 8, no two alike
-  nvme::fabrics::HostIdentity host;                        // who this host is to it
+  std::string name;                                   // "subsystems/a": what errors call it
+  std::string nqn;                                    // has passed CheckNqn
+  std::vector<nvme::fabrics::PathAddress> addresses;  // one for each path; up to 8, no two alike
+  nvme::fabrics::HostIdentity host;                   // who this host is to it
+  uint8_t dscp = 0;  // of all packets of its connections: 0 to nvme::fabrics::kDscpMax
   bool header_digest = false;
   bool data_digest = false;
   uint32_t kato_ms = 5000;  // keep alive timeout: 1000 to 600 000

@@ -148,6 +148,7 @@ void AdminQueue::Connect(AdminCommand& command) {
     return Reply(command, connected.answer);
   }
   connect_over_.Cancel();
+  MarkPackets(*connected.controller);
   if (connected.queue_id == 0) {
     controller_ = connected.controller;
     queue_->BecomeQueue(connected.entries, connected.flow_control, AdminInCapsuleBytes());
@@ -165,6 +166,12 @@ void AdminQueue::Connect(AdminCommand& command) {
     BeginLogin(connected.proof);
   }
   Reply(command, connected.answer);
+}
+
+// A discovery service is no export's. Connections that an engine before has handed over have their DSCP.
+void AdminQueue::MarkPackets(const nvme::target::TargetController& controller) {
+  const uint8_t dscp = controller.discovery() ? 0 : controller.subsystem()->config().dscp;
+  if (dscp != 0) transport_->SetDscp(dscp);
 }
 
 // Hosts over TCP may bring along what admin commands have (TCP transport 1.0, 3.3.1); over RDMA their capsules are as large as their entry.

@@ -176,6 +176,7 @@ class AdminQueue final : private nvme::fabrics::TargetQueueOwner,
   cleat::Status Admit();
   void LetIn();
   uint32_t AdminInCapsuleBytes() const;
+  void MarkPackets(const nvme::target::TargetController& controller);
   void Reply(AdminCommand& command, const nvme::target::Answer& answer);
   // Of an I/O queue: the association that it belongs to takes it over, once the answer to its Connect has left.
   void MoveToAssociation();

@@ -125,7 +125,7 @@ modules::NvmfOptions OptionsOf(const Arguments& arguments) {
   subsystem->name = "subsystems/loop";
   subsystem->nqn = arguments.nqn;
   for (const auto& address : arguments.addresses)
-    subsystem->addresses.push_back(Must(nvme::fabrics::ParseTransportAddress(address)));
+    subsystem->addresses.push_back({Must(nvme::fabrics::ParseTransportAddress(address))});
   subsystem->host = nvme::fabrics::HostIdentityOfUuid(
       Must(nvme::fabrics::ParseUuid("6f6c4c0e-37a6-4bd0-9d1b-0d4a2c0e1f11")));
   subsystem->header_digest = arguments.header_digest;

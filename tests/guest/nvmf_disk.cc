@@ -145,7 +145,7 @@ NvmfOptions OptionsOf(Host& host, int& broken, int& connected) {
   NvmfSubsystem subsystem;
   subsystem.name = "subsystems/guest";
   subsystem.nqn = Setting("CLEAT_NVMF_NQN");
-  subsystem.addresses = {TargetsAddress()};
+  subsystem.addresses = {{TargetsAddress()}};
   subsystem.host = ThisHost();
   if (const char* const psk = std::getenv("CLEAT_NVMF_PSK"))
     subsystem.psk =

@@ -19,6 +19,8 @@ std::unique_ptr<TransportQueue> MakeQueue(TransportQueueOptions options, Reactor
   connection.digests = transport.digests;
   connection.receive_buffer_bytes = transport.tuning.receive_buffer_bytes;
   TcpQueueOptions tcp(transport.address, std::move(connection));
+  tcp.source = transport.source;
+  tcp.dscp = transport.dscp;
   tcp.tls = std::move(transport.tls);
   tcp.tuning = transport.tuning;
   tcp.connect_timeout_ns = options.connect_timeout_ns;

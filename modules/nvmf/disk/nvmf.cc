@@ -50,8 +50,12 @@ class OpenedNvmf final : public NvmfDevice {
   const std::shared_ptr<NvmfDisk> disk_;
 };
 
-bool IsRdma(const fabrics::TransportAddress& address) {
-  return address.transport == fabrics::TransportType::kRdma;
+bool IsRdma(const fabrics::PathAddress& address) {
+  return address.target.transport == fabrics::TransportType::kRdma;
+}
+
+bool HasWrongSource(const fabrics::PathAddress& address) {
+  return address.source && (address.source->family != address.target.family || address.source->port != 0);
 }
 
 // kInvalidArgument.
@@ -65,6 +69,24 @@ Status CheckRdma(const NvmfOptions& options) {
                "it has a pre-shared key and addresses over RDMA, which has no TLS: leave out one of the two");
 }
 
+Status CheckAddresses(const NvmfSubsystem& subsystem) {
+  const auto refuse = [](const std::string& why) { return Error(ErrorCode::kInvalidArgument, why); };
+  const auto& addresses = subsystem.addresses;
+  if (addresses.empty() || addresses.size() > NvmfDisk::kPathsMax) {
+    return refuse(fmt::format("{} has {} addresses: give 1 to {}", subsystem.name, addresses.size(),
+                              NvmfDisk::kPathsMax));
+  }
+  for (auto it = addresses.begin(); it != addresses.end(); ++it) {
+    if (it->target.port == 0) return refuse(subsystem.name + ": port 0 is nobody's");
+    if (HasWrongSource(*it))
+      return refuse(
+          fmt::format("{} can't be reached by {}", subsystem.name, fabrics::TextOfPathAddress(*it)));
+    if (std::find(addresses.begin(), it, *it) != it)
+      return refuse(fmt::format("{} has {} twice", subsystem.name, fabrics::TextOfPathAddress(*it)));
+  }
+  return Ok{};
+}
+
 // kInvalidArgument.
 Status CheckNvmfOptions(const NvmfOptions& options) {
   const std::string& disk = options.shape.name;
@@ -73,14 +95,11 @@ Status CheckNvmfOptions(const NvmfOptions& options) {
   };
   if (options.subsystem == nullptr) return refuse("no subsystem is given");
   const NvmfSubsystem& subsystem = *options.subsystem;
-  if (subsystem.addresses.empty() || subsystem.addresses.size() > NvmfDisk::kPathsMax) {
-    return refuse(fmt::format("{} has {} addresses: give 1 to {}", subsystem.name, subsystem.addresses.size(),
-                              NvmfDisk::kPathsMax));
-  }
-  for (auto it = subsystem.addresses.begin(); it != subsystem.addresses.end(); ++it) {
-    if (it->port == 0) return refuse(subsystem.name + ": port 0 is nobody's");
-    if (std::find(subsystem.addresses.begin(), it, *it) != it)
-      return refuse(fmt::format("{} has {} twice", subsystem.name, fabrics::TextOfAddress(*it)));
+  if (const Status addresses = CheckAddresses(subsystem); !addresses)
+    return refuse(addresses.error().message);
+  if (subsystem.dscp > fabrics::kDscpMax) {
+    return refuse(
+        fmt::format("{}: a DSCP of {}: give 0 to {}", subsystem.name, subsystem.dscp, fabrics::kDscpMax));
   }
   if (const Status nqn = fabrics::CheckNqn(subsystem.nqn, "its NQN"); !nqn)
     return refuse(subsystem.name + ": " + nqn.error().message);
@@ -105,7 +124,7 @@ Task<Result<std::unique_ptr<block::Device>>> OpenNvmf(NvmfOptions options) {
   std::string name = options.shape.name;
   std::vector<std::string> addresses;
   for (const auto& address : options.subsystem->addresses)
-    addresses.push_back(fabrics::TextOfAddress(address));
+    addresses.push_back(fabrics::TextOfPathAddress(address));
   const auto& paths = options.subsystem->addresses;
   const auto rdma = std::count_if(paths.begin(), paths.end(), &IsRdma);
   std::string io_path = fmt::format("{} {}",

@@ -18,7 +18,7 @@ namespace {
 
 std::string WhereOf(const NvmfOptions& options, uint32_t index) {
   return options.subsystem->name + " at " +
-         nvme::fabrics::TextOfAddress(options.subsystem->addresses.at(index));
+         nvme::fabrics::TextOfPathAddress(options.subsystem->addresses.at(index));
 }
 
 NvmfPathConfig ConfigOf(const NvmfOptions& options, uint32_t index) {
@@ -30,7 +30,7 @@ NvmfPathConfig ConfigOf(const NvmfOptions& options, uint32_t index) {
   config.association.kato_ms = options.subsystem->kato_ms;
   config.association.io_queues = DiskPath::kQueuesMax;
   // Queues over RDMA share places for commands, and each request has one all the time. Events wait at the controller for the next.
-  if (options.subsystem->addresses.at(index).transport == nvme::fabrics::TransportType::kRdma)
+  if (options.subsystem->addresses.at(index).target.transport == nvme::fabrics::TransportType::kRdma)
     config.association.event_requests = 1;
   // An admin queue is fast enough as it is.
   config.transport = TransportOf(options, index);
@@ -57,7 +57,9 @@ uint32_t QueueEntries(const AssociationInfo& info) {
 TransportOptions TransportOf(const NvmfOptions& options, uint32_t index) {
   const NvmfSubsystem& subsystem = *options.subsystem;
   TransportOptions transport;
-  transport.address = subsystem.addresses.at(index);
+  transport.address = subsystem.addresses.at(index).target;
+  transport.source = subsystem.addresses.at(index).source;
+  transport.dscp = subsystem.dscp;
   transport.digests = {.header = subsystem.header_digest, .data = subsystem.data_digest};
   transport.tuning = subsystem.tuning;
   transport.tls = {.psk = subsystem.psk, .host_nqn = subsystem.host.nqn, .subsystem_nqn = subsystem.nqn};
@@ -70,7 +72,7 @@ DiskPath::DiskPath(const NvmfOptions& options, uint32_t index, Reactor& control,
     : disk_(options.shape.name),
       index_(index),
       where_(WhereOf(options, index)),
-      transport_(options.subsystem->addresses.at(index).transport),
+      transport_(options.subsystem->addresses.at(index).target.transport),
       host_id_(options.subsystem->host.id),
       family_(options.reservation_family),
       control_(control),

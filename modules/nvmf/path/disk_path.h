@@ -73,7 +73,7 @@ class DiskPath final : private NvmfPathOwner {
   void SetOpened();
 
   uint32_t index() const { return index_; }
-  const std::string& where() const { return where_; }  // "subsystems/a at 10.0.0.1:4420"
+  const std::string& where() const { return where_; }  // "subsystems/a at 10.0.0.1:4420,from=10.0.0.9"
   nvme::host::LifeId life() const { return life_; }    // 0: none is live
   // Only while a life is live.
   const nvme::host::AssociationInfo& info() const { return *info_; }

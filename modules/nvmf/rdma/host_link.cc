@@ -54,7 +54,9 @@ void HostLink::OnControl(std::function<void(HostLink&)> what) {
 Task<void> HostLink::Connect(std::shared_ptr<HostLink> self) {
   if (self->given_up_) co_return self->Over();
   self->finding_ = true;
-  auto way = co_await self->ports_.Find(self->options_.transport.address, self->reactor_, *self);
+  const TransportOptions& transport = self->options_.transport;
+  const nvme::fabrics::PathAddress address{transport.address, transport.source};
+  auto way = co_await self->ports_.Find(address, self->reactor_, *self);
   self->finding_ = false;
   if (self->over_ || self->given_up_) co_return self->Over();
   if (!way.ok()) co_return self->Fail(way.error());
@@ -63,7 +65,8 @@ Task<void> HostLink::Connect(std::shared_ptr<HostLink> self) {
       nvme::rdma::RequestOf(self->options_.queue_id, self->options_.entries, self->options_.controller_id);
   rdma::ConnectOptions options;
   options.from = way->from;
-  options.to = nvmf::EndpointOf(self->options_.transport.address);
+  options.to = nvmf::EndpointOf(transport.address);
+  options.traffic_class = static_cast<uint8_t>(transport.dscp << 2);
   options.parts.device = &way->port->device();
   options.parts.completions = &way->port->completions();
   options.parts.receives = &way->port->receives();

@@ -14,11 +14,11 @@ RdmaPorts::~RdmaPorts() {
   CLEAT_CHECK(in_use_.empty() && adapters_closing_ == 0);
 }
 
-Task<Result<RdmaPorts::Way>> RdmaPorts::Find(nvme::fabrics::TransportAddress address, Reactor& reactor,
+Task<Result<RdmaPorts::Way>> RdmaPorts::Find(nvme::fabrics::PathAddress address, Reactor& reactor,
                                              HostLink& link) {
   Way way;
   CLEAT_CO_ASSIGN(way.manager, adapters_.Manager());
-  CLEAT_CO_ASSIGN(way.from, adapters_.LocalAddressTo(address));
+  CLEAT_CO_ASSIGN(way.from, adapters_.LocalAddressOf(address));
   CLEAT_CO_ASSIGN(auto found, adapters_.Open(way.from));
   Adapter& adapter = in_use_[found.get()];
   if (adapter.adapter == nullptr) {

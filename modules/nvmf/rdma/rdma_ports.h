@@ -51,8 +51,9 @@ class RdmaPorts final : private nvmf::RdmaAdapterUser {
     HostPort* port = nullptr;
     std::string from;  // this host's address, which is the adapter's
   };
-  // How `link`, whose queue is polled by `reactor`, reaches that address. The port stays until Over(link), on an error too.
-  Task<Result<Way>> Find(nvme::fabrics::TransportAddress address, Reactor& reactor, HostLink& link);
+  // How `link`, whose queue is polled by `reactor`, reaches that target: by the adapter that has the source, where there is one, else by the one that
+  // the kernel's routes lead to. The port stays until Over(link), on an error too.
+  Task<Result<Way>> Find(nvme::fabrics::PathAddress address, Reactor& reactor, HostLink& link);
   // Nothing of the link uses its port any more, where it has found one.
   void Over(HostLink& link);
 

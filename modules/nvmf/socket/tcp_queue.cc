@@ -25,7 +25,9 @@ TcpQueue::~TcpQueue() {
 void TcpQueue::Start() {
   CLEAT_CHECK(!started_);
   started_ = true;
-  if (const Status begun = socket_.Connect(options_.address, options_.tuning.unread_bytes); !begun.ok())
+  const nvmf::StreamOptions stream{
+      .unread_bytes = options_.tuning.unread_bytes, .source = options_.source, .dscp = options_.dscp};
+  if (const Status begun = socket_.Connect(options_.address, stream); !begun.ok())
     return connection_.Abort({begun.error().code, options_.connection.name + ": " + begun.error().message});
   reactor_.AddTimer(connect_over_, reactor_.now_ns() + options_.connect_timeout_ns);
   reactor_.AddPoller(*this);

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -41,6 +42,8 @@ struct TcpQueueOptions {
       : address(a), connection(std::move(c)) {}
 
   nvme::fabrics::TransportAddress address;
+  std::optional<nvme::fabrics::TransportAddress> source = std::nullopt;  // these two: nvmf::StreamOptions'
+  uint8_t dscp = 0;
   nvme::tcp::HostConnectionOptions connection;
   nvmf::TlsNames tls;
   TcpTuning tuning;  // but for its receive buffer, which is the connection's

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -22,6 +23,8 @@ class RdmaPorts;
 // What the queues of one disk to one of its addresses have in common.
 struct TransportOptions {
   nvme::fabrics::TransportAddress address;
+  std::optional<nvme::fabrics::TransportAddress> source = std::nullopt;  // as PathAddress'
+  uint8_t dscp = 0;            // of the packets of their connections: 0 to nvme::fabrics::kDscpMax
   nvme::tcp::Digests digests;  // these three: of TCP alone
   TcpTuning tuning;
   nvmf::TlsNames tls;

@@ -231,7 +231,8 @@ namespace fabrics = nvme::fabrics;
 struct NvmeTcp {
   std::string subsystem;  // "subsystems/ID"
   std::string nqn;
-  std::vector<fabrics::TransportAddress> addresses;
+  std::vector<fabrics::PathAddress> addresses;
+  uint8_t dscp = 0;
   fabrics::HostIdentity host;
   bool header_digest = false;
   bool data_digest = false;
@@ -258,20 +259,20 @@ struct NvmeTcp {
   Task<Opened> Open(const Opening& opening, DiskEvents events) const;
 };
 
-bool IsOverRdma(const fabrics::TransportAddress& address) {
-  return address.transport == fabrics::TransportType::kRdma;
+bool IsOverRdma(const fabrics::PathAddress& address) {
+  return address.target.transport == fabrics::TransportType::kRdma;
 }
 
-Result<std::vector<fabrics::TransportAddress>> AddressesOf(std::span<char* const> texts) {
+Result<std::vector<fabrics::PathAddress>> AddressesOf(std::span<char* const> texts) {
   if (texts.empty() || texts.size() > fabrics::kSubsystemAddressesMax) {
     return Malformed(fmt::format("disk.nvme_tcp.addresses has {}: 1 to {} are taken", texts.size(),
                                  fabrics::kSubsystemAddressesMax));
   }
-  std::vector<fabrics::TransportAddress> addresses;
+  std::vector<fabrics::PathAddress> addresses;
   for (const char* const text : texts) {
-    auto address = fabrics::ParseAddressOfAnyTransport(text);
+    auto address = fabrics::ParsePathAddress(text);
     if (!address) return Malformed("disk.nvme_tcp.addresses: " + address.error().message);
-    if (IsOverRdma(*address) && fabrics::IsUnspecified(*address))
+    if (IsOverRdma(*address) && fabrics::IsUnspecified(address->target))
       return Malformed(fmt::format("disk.nvme_tcp.addresses: {} is nobody's", text));
     addresses.push_back(*address);
   }
@@ -315,6 +316,7 @@ Result<NvmeTcp> NvmeTcp::Unpack(const Cleat__Engine__V1__NvmeTcpBackend& in) {
                                  fabrics::kKeepAliveMsMax));
   CLEAT_ASSIGN(nvme.name_space, UuidOf(in.namespace_uuid, "disk.nvme_tcp.namespace_uuid"));
   CLEAT_ASSIGN(nvme.secrets, NvmfSecretsOf(in, "disk.nvme_tcp"));
+  CLEAT_ASSIGN(nvme.dscp, DscpOf(in.dscp, "disk.nvme_tcp.dscp"));
   CLEAT_TRY(CheckTransports(nvme));
   nvme.reservation_family = in.reservation_family;
   nvme.reservation_proves = in.reservation_proves != 0;
@@ -330,7 +332,7 @@ void NvmeTcp::Pack(PbDisk& out, Memory& memory) const {
   nvme.nqn = PbText(nqn);
   auto** const texts = static_cast<char**>(memory.allocate(addresses.size() * sizeof(char*), alignof(char*)));
   for (size_t i = 0; i < addresses.size(); ++i)
-    texts[i] = CopyOf(fabrics::TextOfAddress(addresses[i]), memory);
+    texts[i] = CopyOf(fabrics::TextOfPathAddress(addresses[i]), memory);
   nvme.n_addresses = addresses.size();
   nvme.addresses = texts;
   nvme.host_nqn = PbText(host.nqn);
@@ -342,6 +344,7 @@ void NvmeTcp::Pack(PbDisk& out, Memory& memory) const {
   if (reservation_family != 0) CLEAT_PB_SET(nvme, reservation_family, reservation_family);
   if (reservation_proves) CLEAT_PB_SET(nvme, reservation_proves, reservation_proves);
   if (quiesce_time_proves) CLEAT_PB_SET(nvme, quiesce_time_proves, quiesce_time_proves);
+  if (dscp != 0) CLEAT_PB_SET(nvme, dscp, dscp);
   out.backend_case = CLEAT__ENGINE__V1__DISK__BACKEND_NVME_TCP;
   out.nvme_tcp = &nvme;
 }
@@ -352,6 +355,7 @@ Task<Opened> NvmeTcp::Open(const Opening& opening, DiskEvents events) const {
   shared->nqn = nqn;
   shared->addresses = addresses;
   shared->host = host;
+  shared->dscp = dscp;
   shared->header_digest = header_digest;
   shared->data_digest = data_digest;
   shared->kato_ms = keep_alive_ms;

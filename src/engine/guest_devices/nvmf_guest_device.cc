@@ -20,6 +20,7 @@ nvmf_target::SubsystemParts PartsOf(const ControllerSpec& spec, const std::vecto
   parts.config.addresses = spec.exported->addresses;
   parts.config.standby_addresses = spec.exported->standby_addresses;
   parts.config.io_queues_max = spec.queues;
+  parts.config.dscp = spec.exported->dscp;
   parts.reactors = reactors;
   parts.on_change = std::move(on_change);
   return parts;

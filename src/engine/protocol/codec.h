@@ -17,7 +17,7 @@
 namespace cleat::engine {
 
 inline constexpr uint32_t kProtocolMin = 1;
-inline constexpr uint32_t kProtocolMax = 14;
+inline constexpr uint32_t kProtocolMax = 15;
 inline constexpr uint32_t kProtocolHeartbeats = 5;  // from which on cleatd sends them
 inline constexpr size_t kMessageBytesMax = 64 * 1024;
 

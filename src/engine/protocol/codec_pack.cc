@@ -54,6 +54,7 @@ class Packer {
     out.n_standby_addresses = standby_addresses.size();
     out.standby_addresses = standby_addresses.data();
     CLEAT_PB_SET(out, hosts_revision, spec.hosts_revision);
+    if (spec.dscp != 0) CLEAT_PB_SET(out, dscp, spec.dscp);
     return &out;
   }
 

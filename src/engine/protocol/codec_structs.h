@@ -6,6 +6,7 @@
 #include <cleat/engine/v1/engine.pb-c.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory_resource>
 #include <span>
@@ -16,6 +17,7 @@
 #include "engine/protocol/backend.h"
 #include "engine/protocol/nvmf_secrets.h"
 #include "keys/key_encryption_key.h"
+#include "nvme/fabrics/names.h"
 #include "pool/layout.h"
 #include "qos/limits.h"
 
@@ -105,6 +107,12 @@ inline Result<pool::ExtentRuns> ExtentRunsOf(std::span<Cleat__Engine__V1__Extent
   if (!pool::AreWithin(extents, pool::kExtentsMax))
     return Malformed(std::string(field) + " has one twice, an empty run, or one beyond any pool");
   return extents;
+}
+
+// Of an Export or an NvmeTcpBackend, absent or not.
+inline Result<uint8_t> DscpOf(uint32_t dscp, const std::string& field) {
+  if (dscp <= nvme::fabrics::kDscpMax) return static_cast<uint8_t>(dscp);
+  return Malformed(field + " is not 0 to " + std::to_string(nvme::fabrics::kDscpMax));
 }
 
 // Empty when it is missing. Its length is the caller's to check.

@@ -99,6 +99,7 @@ Result<ExportSpec> ExportOf(const std::string& controller, const PbExport* in) {
   CLEAT_ASSIGN(spec.standby_addresses, ExportAddressesOf({in->standby_addresses, in->n_standby_addresses},
                                                          spec.addresses, field("standby_addresses")));
   CLEAT_ASSIGN(spec.hosts, ExportHostsOf(*in, field("hosts")));
+  CLEAT_ASSIGN(spec.dscp, DscpOf(in->dscp, field("dscp")));
   spec.hosts_revision = in->hosts_revision;
   return spec;
 }

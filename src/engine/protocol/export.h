@@ -33,9 +33,10 @@ struct ExportSpec {
   std::vector<nvme::fabrics::TransportAddress> standby_addresses;
   std::vector<ExportHost> hosts;  // that are let in, at most kExportHostsMax; may be empty: nobody
   uint64_t hosts_revision =
-      0;  // of cleatd's intent that says so; goes back with each report, which has no hosts
+      0;             // of cleatd's intent that says so; goes back with each report, which has no hosts
+  uint8_t dscp = 0;  // of packets to hosts over TCP: 0 to kDscpMax
 
-  // Whether `asked` is the same export, whoever is let in: that changes while it is there. One without standby addresses may be, or have been, of a
+  // Whether `asked` is the same export, whoever is let in: that changes while it is there. The DSCP does not tell exports apart. One without standby addresses may be, or have been, of a
   // cleatd that knows none.
   bool SameAs(const ExportSpec& asked) const {
     return nqn == asked.nqn && serial == asked.serial && addresses == asked.addresses &&

@@ -75,6 +75,8 @@ cleat::Status CheckConfig(const SubsystemConfig& config) {
   if (config.io_queues_max == 0 || config.io_queues_max > kIoQueuesMax)
     return refuse(
         fmt::format("a controller has 1 to {} I/O queues, not {}", kIoQueuesMax, config.io_queues_max));
+  if (config.dscp > fabrics::kDscpMax)
+    return refuse(fmt::format("a DSCP is from 0 to {}, {} is none", fabrics::kDscpMax, config.dscp));
   if (config.controller_id_begin == 0 || config.controller_id_begin > fabrics::kControllerIdLast) {
     return refuse(fmt::format("controllers' identifiers are from 1 to {}, {} is none",
                               fabrics::kControllerIdLast, config.controller_id_begin));

@@ -85,8 +85,9 @@ class RdmaAdapters {
 
   Reactor& control() { return control_; }
   Result<rdma::ConnectionManager*> Manager();
-  Result<std::string> LocalAddressTo(const nvme::fabrics::TransportAddress& address) const {
-    return library_.local_address_to(address);
+  // This host's address at which a path begins: the path's own, or the one that the kernel's routes say.
+  Result<std::string> LocalAddressOf(const nvme::fabrics::PathAddress& path) const {
+    return path.source ? nvme::fabrics::TextOfIp(*path.source) : library_.local_address_to(path.target);
   }
   // The adapter that has this local address. Blocks, for milliseconds where nobody has it yet.
   Result<std::shared_ptr<RdmaAdapter>> Open(const std::string& local_address);

@@ -64,22 +64,42 @@ Error StreamSocket::Broken(int error_number, const char* doing) const {
   return {IsOurs(error_number) ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable, text};
 }
 
+// A port is chosen with the peer (IP_BIND_ADDRESS_NO_PORT): chosen here, it would be of no use to connections with other peers meanwhile.
+Status StreamSocket::BindTo(int fd, const TransportAddress& source) const {
+  CLEAT_TRY(SetOption(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, "IP_BIND_ADDRESS_NO_PORT"));
+  const KernelAddress from(source);
+  if (bind(fd, from.get(), from.size_bytes) == 0) return Ok{};
+  const int error_number = errno;
+  const std::string text = nvme::fabrics::TextOfIp(source);
+  if (error_number == EADDRNOTAVAIL) {
+    return Error(ErrorCode::kFailedPrecondition,
+                 text +
+                     ", which it is to come from, is no address of this host: give the address to an "
+                     "interface, or name another one");
+  }
+  return Error(ErrorCode::kFailedPrecondition,
+               ErrnoError(error_number, "it can't come from " + text).message);
+}
+
 // All that the connection is to have, before it has a peer.
-Status StreamSocket::Prepare(int fd, uint32_t unread_bytes) const {
+Status StreamSocket::Prepare(int fd, const StreamOptions& options) const {
+  const uint32_t unread_bytes = options.unread_bytes;
   if (unread_bytes > 0 && HostAllowsUnread(unread_bytes))
     CLEAT_TRY(SetOption(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(unread_bytes), "SO_RCVBUF"));
+  if (options.dscp != 0) CLEAT_TRY(SetDscp(fd, options.dscp));
+  if (options.source) CLEAT_TRY(BindTo(fd, *options.source));
   const linger none{.l_onoff = 1, .l_linger = 0};
   if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none)) != 0) return ErrnoError(errno, "SO_LINGER");
   return SetTcpOptions(fd);
 }
 
-Status StreamSocket::Connect(const TransportAddress& address, uint32_t unread_bytes) {
+Status StreamSocket::Connect(const TransportAddress& address, const StreamOptions& options) {
   CLEAT_CHECK(!open());
   peer_ = nvme::fabrics::TextOfAddress(address);
   const KernelAddress to(address);
   UniqueFd fd(socket(to.get()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return Broken(errno, "no socket");
-  if (const Status prepared = Prepare(fd.get(), unread_bytes); !prepared.ok())
+  if (const Status prepared = Prepare(fd.get(), options); !prepared.ok())
     return Error(prepared.error().code, peer_ + ": " + prepared.error().message);
   if (connect(fd.get(), to.get(), to.size_bytes) != 0 && errno != EINPROGRESS)
     return Broken(errno, "not connected");

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -38,6 +39,14 @@ class SocketEvents {
   ~SocketEvents() = default;
 };
 
+// What a connection has from its first packet on.
+struct StreamOptions {
+  uint32_t unread_bytes = 0;  // see TcpTuning
+  // The local address, of the peer's family, whose port the kernel chooses. nullopt: the kernel chooses both.
+  std::optional<nvme::fabrics::TransportAddress> source = std::nullopt;
+  uint8_t dscp = 0;  // SetDscp; 0: whatever sockets of this process have
+};
+
 class StreamSocket {
  public:
   // The most pieces of memory that one system call takes here.
@@ -49,10 +58,11 @@ class StreamSocket {
   StreamSocket(const StreamSocket&) = delete;
   StreamSocket& operator=(const StreamSocket&) = delete;
 
-  // Begins to connect; the deadline is the caller's. Not connected or connecting before. `unread_bytes`: see TcpTuning.
-  //   kResourceExhausted  no descriptor, no local port
-  //   kUnavailable        refused, no route; perhaps later, by FinishConnect
-  Status Connect(const nvme::fabrics::TransportAddress& address, uint32_t unread_bytes = 0);
+  // Begins to connect; the deadline is the caller's. Not connected or connecting before.
+  //   kResourceExhausted   no descriptor, no local port
+  //   kFailedPrecondition  the source is no address of this host (EADDRNOTAVAIL), or none to connect from
+  //   kUnavailable         refused, no route; perhaps later, by FinishConnect
+  Status Connect(const nvme::fabrics::TransportAddress& address, const StreamOptions& options = {});
   // Whether it is connected by now; kUnavailable names the address and the cause.
   Result<bool> FinishConnect();
 
@@ -78,7 +88,8 @@ class StreamSocket {
     StreamSocket& socket;
   };
 
-  Status Prepare(int fd, uint32_t unread_bytes) const;
+  Status Prepare(int fd, const StreamOptions& options) const;
+  Status BindTo(int fd, const nvme::fabrics::TransportAddress& source) const;
   Error Broken(int error_number, const char* doing) const;
 
   Reactor& reactor_;

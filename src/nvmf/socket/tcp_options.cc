@@ -14,6 +14,18 @@ Status SetOption(int socket_fd, int level, int option, int value, const char* na
   return Ok{};
 }
 
+// Of IPv6 both, as its sockets have peers of IPv4 too ([::ffff:10.0.0.1]).
+Status SetDscp(int socket_fd, uint8_t dscp) {
+  const int traffic_class = dscp << 2;
+  int family = 0;
+  socklen_t bytes = sizeof(family);
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) != 0)
+    return ErrnoError(errno, "SO_DOMAIN");
+  if (family == AF_INET6)
+    CLEAT_TRY(SetOption(socket_fd, IPPROTO_IPV6, IPV6_TCLASS, traffic_class, "IPV6_TCLASS"));
+  return SetOption(socket_fd, IPPROTO_IP, IP_TOS, traffic_class, "IP_TOS");
+}
+
 Status SetTcpOptions(int socket_fd) {
   CLEAT_TRY(SetOption(socket_fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   CLEAT_TRY(SetOption(socket_fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));

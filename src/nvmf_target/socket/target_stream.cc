@@ -2,6 +2,7 @@
 #include "nvmf_target/socket/target_stream.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -10,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "nvmf/socket/tcp_options.h"
 
 namespace cleat::nvmf_target {
 
@@ -84,6 +87,12 @@ SavedQueue TargetStream::Save() {
   saved.connection = connection_.Save();
   GiveUpKept();
   return saved;
+}
+
+// A connection is served without it as well.
+void TargetStream::SetDscp(uint8_t dscp) {
+  if (const Status set = nvmf::SetDscp(fd_.get(), dscp); !set.ok())
+    spdlog::debug("{}: packets to the host carry no DSCP: {}", peer_, set.error().message);
 }
 
 int TargetStream::incoming_cpu() const {

@@ -89,6 +89,7 @@ class TargetStream final : public QueueTransport, private Poller {
   bool Keep(const block::Segment& piece) override { return zero_copy_->Keep(piece); }
   const nvme::target::SecuredAs* secured() const override { return tls_ == nullptr ? nullptr : &tls_->as; }
   bool in_handshake() const override { return tls_ != nullptr && !tls_->session->established(); }
+  void SetDscp(uint8_t dscp) override;
   int incoming_cpu() const override;
   // Sockets go from one process to the next in plain TCP.
   bool may_be_saved() const override { return knows_kind_ && tls_ == nullptr; }

@@ -92,6 +92,8 @@ class QueueTransport {
   virtual const nvme::target::SecuredAs* secured() const = 0;
   // The host has begun to make its way secure, and has not proved yet that it has the key.
   virtual bool in_handshake() const = 0;
+  // Packets to the host carry that code point from now on, where this end has a say in it: over RDMA it has none (rdma/connection_manager.h).
+  virtual void SetDscp(uint8_t /*dscp*/) {}
   // The core that what comes is processed on; -1: not known.
   virtual int incoming_cpu() const = 0;
 

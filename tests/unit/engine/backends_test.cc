@@ -57,13 +57,14 @@ std::map<std::string, std::string> NvmeTcpTexts() {
           {"namespace_uuid", "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f12"}};
 }
 void Reach(Cleat__Engine__V1__NvmeTcpBackend& nvme) {
-  static std::array<std::string, 2> texts{"127.0.0.1:1", "[::1]:1"};
+  static std::array<std::string, 2> texts{"127.0.0.1:1,from=127.0.0.2", "[::1]:1"};
   static std::array<char*, 2> addresses{texts[0].data(), texts[1].data()};
   nvme.n_addresses = addresses.size();
   nvme.addresses = addresses.data();
   CLEAT_PB_SET(nvme, header_digest, 1);
   CLEAT_PB_SET(nvme, data_digest, 1);
   CLEAT_PB_SET(nvme, keep_alive_ms, 5000);
+  CLEAT_PB_SET(nvme, dscp, 63);
 }
 
 // As cleatd would send it: with something in each text.
@@ -266,6 +267,7 @@ TEST_F(EveryBackend, OfASubsystemIsRefusedWithTheFieldThatIsWrong) {
     EXPECT_NE(unpacked.error().message.find(field), std::string::npos) << unpacked.error().message;
   };
   std::string wrong = "array";
+  std::string other_family = "10.0.0.1,from=fd00::9";
   std::string zero = "00000000-0000-0000-0000-000000000000";
   std::array<char*, 9> many{};
   const auto kek = keys::Kek::Random();
@@ -309,6 +311,12 @@ TEST_F(EveryBackend, OfASubsystemIsRefusedWithTheFieldThatIsWrong) {
   refused("nvme_tcp.keep_alive_ms", [](auto& nvme) { nvme.keep_alive_ms = 999; });
   refused("nvme_tcp.keep_alive_ms", [](auto& nvme) { nvme.keep_alive_ms = 600'001; });
   refused("nvme_tcp.namespace_uuid", [](auto& nvme) { nvme.namespace_uuid = nullptr; });
+  refused("nvme_tcp.dscp is not 0 to 63", [](auto& nvme) { nvme.dscp = 64; });
+  refused("'fd00::9' is an IPv6 address", [&](auto& nvme) {
+    many[0] = other_family.data();
+    nvme.addresses = many.data();
+    nvme.n_addresses = 1;
+  });
   refused("nvme_tcp.namespace_uuid", [&](auto& nvme) { nvme.namespace_uuid = zero.data(); });
 }
 
@@ -316,7 +324,7 @@ TEST_F(EveryBackend, OfASubsystemIsRefusedWithTheFieldThatIsWrong) {
 TEST_F(EveryBackend, OfASubsystemIsReachedOverEitherTransport) {
   std::string tcp = "10.0.0.1:4420";
   std::string rdma = "rdma://10.0.0.1:4420";
-  std::string rdma6 = "rdma://[fd00::1]:4421";
+  std::string rdma6 = "rdma://[fd00::1]:4421,from=fd00::9";
   std::string nobodys = "rdma://0.0.0.0:4420";
   std::string wrong = "rdma://array:4420";
   const auto kek = keys::Kek::Random();

@@ -35,7 +35,7 @@ std::vector<uint8_t> Write(const PbEnvelope& envelope) {
 class EngineDiscovery : public testing::Test {
  protected:
   DiscoverySpec Spec() {
-    return {.address = nvme::fabrics::TextOfAddress(rig_.subsystem.addresses[0]),
+    return {.address = nvme::fabrics::TextOfAddress(rig_.subsystem.addresses[0].target),
             .host_nqn = rig_.subsystem.host.nqn,
             .host_id = nvme::fabrics::TextOfUuid(rig_.subsystem.host.id),
             .timeout_ms = 10'000,

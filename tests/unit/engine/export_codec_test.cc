@@ -87,6 +87,8 @@ struct Request {
     exported.secured_hosts = secured_hosts.data();
     exported.has_hosts_revision = 1;
     exported.hosts_revision = 12;
+    exported.has_dscp = 1;
+    exported.dscp = dscp;
     if (has_export) controller.exported = &exported;
     controller.name = name.data();
     controller.has_type = controller.has_queues = controller.has_revision = 1;
@@ -120,6 +122,7 @@ struct Request {
   std::vector<std::unique_ptr<SecuredHost>> secured;
   size_t size_bytes = 0;  // of the message
   bool has_export = true;
+  uint32_t dscp = 46;
   Cleat__Engine__V1__Controller controller = [] {
     Cleat__Engine__V1__Controller init = CLEAT__ENGINE__V1__CONTROLLER__INIT;
     init.type = CLEAT__ENGINE__V1__CONTROLLER_TYPE__CONTROLLER_TYPE_NVMF;
@@ -147,6 +150,7 @@ TEST(ExportCodec, AnExportComesThroughWhole) {
     EXPECT_FALSE(spec.exported->hosts[i].secrets.any());
   }
   EXPECT_EQ(spec.exported->hosts_revision, 12U);
+  EXPECT_EQ(spec.exported->dscp, 46);
 
   Request nobody;
   nobody.hosts.clear();
@@ -211,6 +215,7 @@ TEST(ExportCodec, AReportHasAllButTheHosts) {
   EXPECT_EQ(controller.exported->n_hosts, 0U);
   EXPECT_EQ(controller.exported->n_secured_hosts, 0U);
   EXPECT_EQ(controller.exported->hosts_revision, 12U);
+  EXPECT_EQ(controller.exported->dscp, 46U);
 }
 
 TEST(ExportCodec, HostsChangeAndNothingElseDoes) {
@@ -219,6 +224,9 @@ TEST(ExportCodec, HostsChangeAndNothingElseDoes) {
   other.exported->hosts.clear();
   other.exported->hosts_revision = 13;
   EXPECT_TRUE(spec.SameAs(other));
+  other = spec;
+  other.exported->dscp = 0;
+  EXPECT_TRUE(spec.SameAs(other)) << "a cleatd of before version 15 tells none";
   other = spec;
   other.exported->nqn += "0";
   EXPECT_FALSE(spec.SameAs(other));
@@ -310,6 +318,7 @@ TEST(ExportCodec, WhatIsWrongIsRefusedByName) {
       {"10.0.1.1 twice", [](Request& r) { r.standby_addresses.push_back("10.0.1.1"); }},
       {"10.0.0.1, where the engine that serves it listens",
        [](Request& r) { r.standby_addresses[0] = "10.0.0.1"; }},
+      {"exported.dscp is not 0 to 63", [](Request& r) { r.dscp = 64; }},
       {"exported.hosts", [](Request& r) { r.hosts[0] = "me"; }},
       {"host1 twice", [](Request& r) { r.hosts[1] = r.hosts[0]; }},
       {"exported.hosts has 65",

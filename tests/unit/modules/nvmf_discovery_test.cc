@@ -22,7 +22,7 @@ using test::NvmfTarget;
 
 NvmfDiscovery OptionsFor(NvmfRig& rig) {
   NvmfDiscovery options;
-  options.address = rig.subsystem.addresses[0];
+  options.address = rig.subsystem.addresses[0].target;
   options.host = rig.subsystem.host;
   options.arithmetic = &rig.arithmetic;
   return options;
@@ -43,7 +43,7 @@ TEST(NvmfDiscovery, TheTargetSaysWhereItsSubsystemIs) {
   ASSERT_EQ(log->records.size(), 2U);
   EXPECT_EQ(log->records[0].kind, DiscoveredKind::kSubsystem);
   EXPECT_EQ(log->records[0].subsystem_nqn, NvmfTarget::kSubsystem);
-  EXPECT_EQ(log->records[0].address, rig.subsystem.addresses[0]);
+  EXPECT_EQ(log->records[0].address, rig.subsystem.addresses[0].target);
   EXPECT_EQ(log->records[0].port_id, 1);
   EXPECT_EQ(log->records[1].kind, DiscoveredKind::kReferral);
   EXPECT_EQ(rig.target.counts.discoveries, 1U) << "a referral is not followed";
@@ -55,7 +55,7 @@ TEST(NvmfDiscovery, ADiskIsOpenedAtTheAddressThatWasDiscovered) {
   NvmfRig rig;
   const auto log = Discover(rig);
   ASSERT_TRUE(log) << TextOf(log);
-  rig.subsystem.addresses = {*log->records[0].address};
+  rig.subsystem.addresses = {{*log->records[0].address}};
   rig.subsystem.nqn = log->records[0].subsystem_nqn;
   rig.Open();
   rig.Close();

@@ -33,14 +33,14 @@ class NvmfRig {
   explicit NvmfRig(const NvmfTarget::Options& options = {}) : target(options) {
     subsystem.name = "subsystems/s";
     subsystem.nqn = NvmfTarget::kSubsystem;
-    subsystem.addresses = {AddressOf(target)};
+    subsystem.addresses = {{AddressOf(target)}};
     subsystem.host = nvme::fabrics::HostIdentityOfUuid({7, 7, 7});
     for (auto& reactor : io) reactor = MakeReactor();
   }
   // Another way to the target's namespace, at the end of the addresses.
   NvmfTarget& AddPath(const NvmfTarget::Options& options = {}) {
     others.push_back(std::make_unique<NvmfTarget>(options, &target));
-    subsystem.addresses.push_back(AddressOf(*others.back()));
+    subsystem.addresses.push_back({AddressOf(*others.back())});
     return *others.back();
   }
   ~NvmfRig() {

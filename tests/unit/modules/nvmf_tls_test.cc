@@ -32,7 +32,7 @@ struct TlsRig {
     rig.subsystem.psk = std::make_shared<const nvme::tls::Psk>(
         nvme::tls::Psk::Parse(test::kTlsKeys[0], "the pre-shared key").value());
     rig.subsystem.addresses = {
-        nvme::fabrics::ParseTransportAddress("127.0.0.1:" + std::to_string(front.port())).value()};
+        {nvme::fabrics::ParseTransportAddress("127.0.0.1:" + std::to_string(front.port())).value()}};
   }
 
   NvmfRig rig;

@@ -188,7 +188,8 @@ class TargetRig {
                                                 0x9a, 0x53, 0x0b, 0x6b, 0x0f, 0x4d, 0x2f, 0x11};
 
   explicit TargetRig(const nvmf_target::PortLimits& limits = {}, uint32_t listeners = 1,
-                     const nvmf_target::StreamTuning& tuning = {}, RdmaFabric* fabric = nullptr) {
+                     const nvmf_target::StreamTuning& tuning = {}, RdmaFabric* fabric = nullptr,
+                     uint8_t dscp = 0) {
     for (auto& reactor : io) reactor = MakeReactor();
     adapters = std::make_unique<nvmf::RdmaAdapters>(
         *control, fabric != nullptr ? UseRdma(*fabric, listeners) : nvmf::RdmaLibrary());
@@ -202,6 +203,7 @@ class TargetRig {
     parts.name = "controllers/e";
     parts.config.nqn = kNqn;
     parts.config.serial = "S1";
+    parts.config.dscp = dscp;
     parts.config.hosts = {nvme::target::HostAccess::Named(HostNqn())};
     for (uint32_t i = 0; i < listeners; ++i) {
       const std::string address = fabric != nullptr ? RdmaAddress(i) : FreeAddress();
@@ -295,8 +297,9 @@ class TargetRig {
     auto subsystem = std::make_shared<modules::NvmfSubsystem>();
     subsystem->name = "subsystems/s";
     subsystem->nqn = kNqn;
-    subsystem->addresses = addresses;
+    for (const auto& address : addresses) subsystem->addresses.push_back({address});
     subsystem->host = Host();
+    if (adjust_host) adjust_host(*subsystem);
     subsystem->header_digest = header_digest;
     subsystem->data_digest = data_digest;
     subsystem->chap = host_chap;
@@ -349,6 +352,8 @@ class TargetRig {
   KeptReservations reservations{*control};
   std::unique_ptr<nvmf_target::TargetService> service;
   std::vector<nvme::fabrics::TransportAddress> addresses;
+  // What else the host's subsystem has, before it is opened.
+  std::function<void(modules::NvmfSubsystem&)> adjust_host;
   Storage* storage = nullptr;  // the backing pipeline's
   std::unique_ptr<block::Pipeline> backing;
   std::array<std::unique_ptr<block::PipelineChannel>, 2> channels;

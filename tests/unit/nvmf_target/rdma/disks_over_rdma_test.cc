@@ -2,11 +2,13 @@
 // Cleat's disks over RDMA on Cleat's target: both ends in this process, over adapters in memory.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "modules/nvmf/rdma/rdma_queue.h"
+#include "nvme/fabrics/names.h"
 #include "tests/support/rdma_fabric/rdma_fabric.h"
 #include "tests/unit/nvmf_target/target_rig.h"
 
@@ -103,6 +105,57 @@ TEST_F(RdmaDisk, HasFewerWindowsWhereTheAdapterGivesNoMore) {
   RandomLoad load(*rig->disk, 4, 0, kBytes, RandomLoad::Discards::kNone);
   load.Run(200);
   EXPECT_TRUE(rig->broken.empty());
+}
+
+// ---- Where paths begin, and how they are marked
+
+// Both adapters lead to the target, and the kernel's routes to it by the first alone.
+TEST_F(RdmaDisk, ComesByTheAdapterThatHasItsSourceAndIsMarked) {
+  Make(2);
+  rig->adjust_host = [](modules::NvmfSubsystem& subsystem) {
+    subsystem.addresses = {
+        nvme::fabrics::ParsePathAddress("rdma://10.0.0.1,from=10.0.1.2").value(),
+        nvme::fabrics::ParsePathAddress("rdma://10.0.0.1,from=10.0.1.1").value(),
+    };
+    subsystem.dscp = 26;
+  };
+  rig->OpenHost();
+  rig->Until([&] { return Optimized() == 2; });
+  ZeroAll();
+  EXPECT_GT(fabric.queue_pairs("host0"), 0U);
+  EXPECT_GT(fabric.queue_pairs("host1"), 0U);
+  EXPECT_EQ(fabric.queue_pairs("target1"), 0U);
+  std::map<std::string, uint32_t> by_source;
+  for (const RdmaWay& way : fabric.TakeWays()) {
+    EXPECT_EQ(way.to.address, "10.0.0.1");
+    EXPECT_EQ(way.traffic_class, 26 << 2);
+    ++by_source[way.from];
+  }
+  EXPECT_GE(by_source["10.0.1.1"], 2U) << "an admin queue, and an I/O queue";
+  EXPECT_GE(by_source["10.0.1.2"], 2U);
+  EXPECT_EQ(by_source.size(), 2U);
+}
+
+TEST_F(RdmaDisk, ComesByTheRouteAndUnmarkedWhereNothingIsAskedFor) {
+  Make();
+  rig->OpenHost();
+  ZeroAll();
+  const std::vector<RdmaWay> ways = fabric.TakeWays();
+  EXPECT_GE(ways.size(), 2U);
+  for (const RdmaWay& way : ways) {
+    EXPECT_EQ(way.from, "10.0.1.1");
+    EXPECT_EQ(way.traffic_class, 0);
+  }
+}
+
+TEST_F(RdmaDisk, ASourceThatNoAdapterHasIsAnErrorOfItsPath) {
+  Make();
+  rig->adjust_host = [](modules::NvmfSubsystem& subsystem) {
+    subsystem.addresses = {nvme::fabrics::ParsePathAddress("rdma://10.0.0.1,from=10.0.1.9").value()};
+  };
+  const std::string why = WhyNotOpened();
+  EXPECT_NE(why.find("subsystems/s at rdma://10.0.0.1:4420,from=10.0.1.9"), std::string::npos) << why;
+  EXPECT_NE(why.find("no adapter has the address 10.0.1.9"), std::string::npos) << why;
 }
 
 // ---- One queue
