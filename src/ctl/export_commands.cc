@@ -22,6 +22,7 @@ struct ExportArguments {
   std::vector<std::string> standby_addresses;
   std::string nqn;
   uint32_t queues = 0;
+  uint32_t dscp = 0;
   std::string engine;
   std::string group;
   LabelArguments labels;
@@ -53,6 +54,7 @@ v1::CreateControllerRequest ExportFrom(const ExportArguments& arguments) {
   exported.mutable_addresses()->Assign(arguments.addresses.begin(), arguments.addresses.end());
   exported.mutable_standby_addresses()->Assign(arguments.standby_addresses.begin(),
                                                arguments.standby_addresses.end());
+  exported.set_dscp(arguments.dscp);
   SetHosts(arguments.hosts, exported);
   return request;
 }
@@ -215,6 +217,11 @@ void AddCreate(CLI::App& command, Globals& globals, const std::shared_ptr<Export
                      "The subsystem's NVMe qualified name; cleatd makes one by default");
   create->add_option("--queues", arguments->queues,
                      "I/O queues that each host gets at most, 1 to 64; 8 by default");
+  create
+      ->add_option("--dscp", arguments->dscp,
+                   "The code point (DSCP) that packets to hosts over TCP carry: 0 to 63, 0 by default. Over "
+                   "RDMA they carry what the host asks for")
+      ->type_name("DSCP");
   create
       ->add_option("--engine", arguments->engine,
                    "The engine that serves it; the least loaded one by default")

@@ -16,8 +16,6 @@
 namespace cleat::ctl {
 namespace {
 
-constexpr bool kDetailsOnly = true;
-
 std::string Short(std::string_view name, std::string_view prefix) {
   return std::string(name.starts_with(prefix) ? name.substr(prefix.size()) : name);
 }
@@ -203,17 +201,6 @@ std::string RoundedUnlessNone(uint64_t bytes) {
   return bytes == 0 ? std::string() : RoundedSize(bytes);
 }
 
-std::string ShowReservations(v1::Reservations reservations) {
-  switch (reservations) {
-    case v1::RESERVATIONS_EXCLUSIVE:
-      return "exclusive";
-    case v1::RESERVATIONS_PROOF:
-      return "proof";
-    default:
-      return "off";
-  }
-}
-
 }  // namespace
 
 Table TableOf(const Repeated<v1::Disk>& disks) {
@@ -328,44 +315,6 @@ Table TableOf(const Repeated<v1::Cluster>& clusters) {
   return table;
 }
 
-Table TableOf(const Repeated<v1::Subsystem>& subsystems) {
-  Table table({{"SUBSYSTEM"},
-               {"NQN"},
-               {"ADDRESSES"},
-               {"HOST NQN", kDetailsOnly},
-               {"HOST ID", kDetailsOnly},
-               {"HEADER DIGEST", kDetailsOnly},
-               {"DATA DIGEST", kDetailsOnly},
-               {"KEEP ALIVE", kDetailsOnly},
-               {"DHCHAP SECRET", kDetailsOnly},
-               {"DHCHAP CTRL SECRET", kDetailsOnly},
-               {"TLS PSK", kDetailsOnly},
-               {"RESERVATIONS", kDetailsOnly},
-               {"RESERVATION FAMILY", kDetailsOnly},
-               {"QUIESCE TIME PROVES", kDetailsOnly},
-               {"DISKS"},
-               {"LABELS"},
-               {"REVISION", kDetailsOnly},
-               {"ETAG", kDetailsOnly}});
-  const auto yes_or_no = [](bool set) { return std::string(set ? "yes" : "no"); };
-  const auto kept = [](const v1::Secret& secret) {
-    return secret.has_wrapped_key() ? "kept under " + secret.wrapped_key().key_encryption_key()
-                                    : std::string("none");
-  };
-  for (const v1::Subsystem& subsystem : subsystems) {
-    const v1::SubsystemSpec& spec = subsystem.spec();
-    table.Add({std::string(IdOf(subsystem.name())), spec.nqn(),
-               fmt::format("{}", fmt::join(spec.addresses(), ",")), spec.host_nqn(), spec.host_id(),
-               yes_or_no(spec.header_digest()), yes_or_no(spec.data_digest()),
-               fmt::format("{} ms", spec.keep_alive_ms()), kept(spec.dhchap_secret()),
-               kept(spec.dhchap_ctrl_secret()), kept(spec.tls_psk()), ShowReservations(spec.reservations()),
-               subsystem.status().reservation_family(), yes_or_no(spec.quiesce_time_proves()),
-               std::to_string(subsystem.status().disks()), Labels(subsystem.labels()),
-               std::to_string(subsystem.revision()), subsystem.etag()});
-  }
-  return table;
-}
-
 Table TableOf(const Repeated<v1::Pool>& pools) {
   Table table({{"POOL"},
                {"DEVICE"},
@@ -468,6 +417,7 @@ Table TableOf(const Repeated<v1::Controller>& controllers) {
                {"STANDBY LISTEN", kDetailsOnly},
                {"NQN", kDetailsOnly},
                {"HOSTS", kDetailsOnly},
+               {"DSCP", kDetailsOnly},
                {"LABELS"},
                {"REVISION", kDetailsOnly},
                {"ETAG", kDetailsOnly},
@@ -480,13 +430,23 @@ Table TableOf(const Repeated<v1::Controller>& controllers) {
     table.Add({std::string(IdOf(controller.name())),
                Short(v1::ControllerType_Name(spec.type()), "CONTROLLER_TYPE_"),
                guest ? Short(v1::SocketMode_Name(spec.socket_mode()), "SOCKET_MODE_") : std::string(),
-               std::to_string(spec.queues()), std::string(IdOf(status.engine())),
-               std::string(IdOf(spec.group())), StateOf(controller), std::to_string(status.rings_up()),
-               std::to_string(status.connections()), guest ? pinned : "", spec.socket_path(),
+               std::to_string(spec.queues()),
+               std::string(IdOf(status.engine())),
+               std::string(IdOf(spec.group())),
+               StateOf(controller),
+               std::to_string(status.rings_up()),
+               std::to_string(status.connections()),
+               guest ? pinned : "",
+               spec.socket_path(),
                fmt::format("{}", fmt::join(spec.exported().addresses(), ",")),
-               fmt::format("{}", fmt::join(spec.exported().standby_addresses(), ",")), spec.exported().nqn(),
-               HostsOf(spec), Labels(controller.labels()), std::to_string(controller.revision()),
-               controller.etag(), status.message()});
+               fmt::format("{}", fmt::join(spec.exported().standby_addresses(), ",")),
+               spec.exported().nqn(),
+               HostsOf(spec),
+               DscpOf(spec),
+               Labels(controller.labels()),
+               std::to_string(controller.revision()),
+               controller.etag(),
+               status.message()});
   }
   return table;
 }

@@ -13,6 +13,9 @@ namespace cleat::ctl {
 template <typename Resource>
 using Repeated = google::protobuf::RepeatedPtrField<Resource>;
 
+// Of a column that lists leave out, and one resource's details have (Column).
+inline constexpr bool kDetailsOnly = true;
+
 Table TableOf(const Repeated<v1::Disk>& disks);
 // The deleted disks among these, and a table of deleted disks.
 Repeated<v1::Disk> DeletedOf(const Repeated<v1::Disk>& disks);
@@ -26,6 +29,8 @@ Table TableOf(const Repeated<v1::Group>& groups);
 Table TableOf(const Repeated<v1::Controller>& controllers);
 // NQNs; "nobody" of an export that lets nobody in, and nothing of a virtio device.
 std::string HostsOf(const v1::ControllerSpec& spec);
+// Nothing of a virtio device.
+std::string DscpOf(const v1::ControllerSpec& spec);
 // The exports among these, and a table of exports.
 Repeated<v1::Controller> ExportsOf(const Repeated<v1::Controller>& controllers);
 Table TableOfExports(const Repeated<v1::Controller>& controllers);

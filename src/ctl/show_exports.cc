@@ -13,6 +13,17 @@ std::string Kept(const v1::Secret& secret) {
   return secret.has_wrapped_key() ? "kept under " + secret.wrapped_key().key_encryption_key() : "none";
 }
 
+std::string ShowReservations(v1::Reservations reservations) {
+  switch (reservations) {
+    case v1::RESERVATIONS_EXCLUSIVE:
+      return "exclusive";
+    case v1::RESERVATIONS_PROOF:
+      return "proof";
+    default:
+      return "off";
+  }
+}
+
 }  // namespace
 
 std::string HostsOf(const v1::ControllerSpec& spec) {
@@ -21,6 +32,10 @@ std::string HostsOf(const v1::ControllerSpec& spec) {
   for (const v1::ExportHost& host : spec.exported().hosts())
     hosts += fmt::format("{}{}", hosts.empty() ? "" : ",", host.nqn());
   return hosts.empty() ? "nobody" : hosts;
+}
+
+std::string DscpOf(const v1::ControllerSpec& spec) {
+  return spec.has_exported() ? std::to_string(spec.exported().dscp()) : std::string();
 }
 
 Repeated<v1::Controller> ExportsOf(const Repeated<v1::Controller>& controllers) {
@@ -65,6 +80,41 @@ Table TableOfExports(const Repeated<v1::Controller>& controllers) {
                std::to_string(status.rings_up()), std::string(IdOf(status.engine())),
                std::string(IdOf(controller.spec().group())), spec.nqn(), Labels(controller.labels()),
                status.message()});
+  }
+  return table;
+}
+
+Table TableOf(const Repeated<v1::Subsystem>& subsystems) {
+  Table table({{"SUBSYSTEM"},
+               {"NQN"},
+               {"ADDRESSES"},
+               {"HOST NQN", kDetailsOnly},
+               {"HOST ID", kDetailsOnly},
+               {"HEADER DIGEST", kDetailsOnly},
+               {"DATA DIGEST", kDetailsOnly},
+               {"KEEP ALIVE", kDetailsOnly},
+               {"DSCP", kDetailsOnly},
+               {"DHCHAP SECRET", kDetailsOnly},
+               {"DHCHAP CTRL SECRET", kDetailsOnly},
+               {"TLS PSK", kDetailsOnly},
+               {"RESERVATIONS", kDetailsOnly},
+               {"RESERVATION FAMILY", kDetailsOnly},
+               {"QUIESCE TIME PROVES", kDetailsOnly},
+               {"DISKS"},
+               {"LABELS"},
+               {"REVISION", kDetailsOnly},
+               {"ETAG", kDetailsOnly}});
+  const auto yes_or_no = [](bool set) { return std::string(set ? "yes" : "no"); };
+  for (const v1::Subsystem& subsystem : subsystems) {
+    const v1::SubsystemSpec& spec = subsystem.spec();
+    table.Add({std::string(IdOf(subsystem.name())), spec.nqn(),
+               fmt::format("{}", fmt::join(spec.addresses(), ", ")), spec.host_nqn(), spec.host_id(),
+               yes_or_no(spec.header_digest()), yes_or_no(spec.data_digest()),
+               fmt::format("{} ms", spec.keep_alive_ms()), std::to_string(spec.dscp()),
+               Kept(spec.dhchap_secret()), Kept(spec.dhchap_ctrl_secret()), Kept(spec.tls_psk()),
+               ShowReservations(spec.reservations()), subsystem.status().reservation_family(),
+               yes_or_no(spec.quiesce_time_proves()), std::to_string(subsystem.status().disks()),
+               Labels(subsystem.labels()), std::to_string(subsystem.revision()), subsystem.etag()});
   }
   return table;
 }

@@ -34,6 +34,7 @@ struct SubsystemArguments {
   std::optional<bool> header_digest;
   std::optional<bool> data_digest;
   uint32_t keep_alive_ms = 0;
+  std::optional<uint32_t> dscp;
   std::string reservations;  // "", or one of kReservations
   std::optional<bool> quiesce_time_proves;
   SecretArguments secrets = SecretsOfSubsystem();
@@ -50,7 +51,8 @@ std::string SubsystemName(const SubsystemArguments& arguments) {
 bool ChangesSubsystem(const SubsystemArguments& arguments) {
   return ChangesAny(arguments.secrets) || !arguments.addresses.empty() || !arguments.host_nqn.empty() ||
          !arguments.host_id.empty() || arguments.header_digest || arguments.data_digest ||
-         arguments.keep_alive_ms != 0 || !arguments.reservations.empty() || arguments.quiesce_time_proves;
+         arguments.keep_alive_ms != 0 || arguments.dscp || !arguments.reservations.empty() ||
+         arguments.quiesce_time_proves;
 }
 
 // What was given; the rest stays as it is.
@@ -63,6 +65,7 @@ Status ChangeSubsystem(const SubsystemArguments& arguments, v1::SubsystemSpec& s
   if (arguments.header_digest) spec.set_header_digest(*arguments.header_digest);
   if (arguments.data_digest) spec.set_data_digest(*arguments.data_digest);
   if (arguments.keep_alive_ms != 0) spec.set_keep_alive_ms(arguments.keep_alive_ms);
+  if (arguments.dscp) spec.set_dscp(*arguments.dscp);
   for (const auto& [text, reservations] : kReservations) {
     if (arguments.reservations == text) spec.set_reservations(reservations);
   }
@@ -218,6 +221,10 @@ void AddSubsystemSpec(CLI::App& command, SubsystemArguments& arguments) {
                      "After that long without a sign of life the other side is taken for dead: 1000 to "
                      "600000, 5000 by default");
   command
+      .add_option("--dscp", arguments.dscp,
+                  "The code point (DSCP) that all packets of its connections carry: 0 to 63, 0 by default")
+      ->type_name("DSCP");
+  command
       .add_option("--reservations", arguments.reservations,
                   "Whether its disks keep other hosts from writing to their namespaces: off (the default), "
                   "exclusive, or proof, which also believes its target that what a broken path left is over: "
@@ -236,7 +243,9 @@ CLI::Option* AddAddress(CLI::App& command, SubsystemArguments& arguments, const 
       .add_option(
           "--address", arguments.addresses,
           "Where a port of it is: 10.0.0.1:4420 or [fd00::1]:4420 over NVMe/TCP, rdma://10.0.0.1:4420 or "
-          "rdma://[fd00::1]:4420 over NVMe/RDMA, numbers alone. The port is 4420 where none is given. " +
+          "rdma://[fd00::1]:4420 over NVMe/RDMA, numbers alone. The port is 4420 where none is given. With "
+          ",from=10.0.0.9 behind it, its connections "
+          "come from that address of this host. " +
               more)
       ->allow_extra_args(false)
       ->type_name("ADDRESS");
@@ -306,6 +315,8 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals) {
       "--address 10.0.1.1:4420\n"
       "cleatctl subsystem create array2 --nqn nqn.2014-08.org.example:array2 --address rdma://10.0.2.1 "
       "--address 10.0.0.2\n"
+      "cleatctl subsystem create array3 --nqn nqn.2014-08.org.example:array3 --address "
+      "10.0.0.1,from=10.0.0.9 --address 10.0.1.1,from=10.0.1.9 --dscp 26\n"
       "cleatctl disk create root --size 10G --nvme-tcp array1 --namespace "
       "4c0f7d1e-8a55-4d0b-9a53-0b6b0f4d2f11");
   create->add_option("ID", arguments->id, "Its id: small letters, digits, dashes; a letter first")
@@ -325,13 +336,14 @@ void AddSubsystemCommands(CLI::App& app, Globals& globals) {
   get->add_option(kSubsystemArgument, arguments->id, kWhich)->required();
   OnRun(*get, globals, arguments, GetSubsystem);
 
-  CLI::App* update = AddCommand(
-      *subsystem, "update",
-      "Change a subsystem's labels; its addresses, reservations and secrets while no disk of it is attached; "
-      "without disks, all but its NQN",
-      "cleatctl subsystem update array1 --address 10.0.0.1:4420 --address 10.0.1.1:4420\n"
-      "nvme gen-dhchap-key | cleatctl subsystem update array1 --dhchap-secret-file -\n"
-      "cleatctl subsystem update array1 --label site=b");
+  CLI::App* update =
+      AddCommand(*subsystem, "update",
+                 "Change a subsystem's labels; its addresses, DSCP, reservations and secrets while no disk "
+                 "of it is attached; "
+                 "without disks, all but its NQN",
+                 "cleatctl subsystem update array1 --address 10.0.0.1:4420 --address 10.0.1.1:4420\n"
+                 "nvme gen-dhchap-key | cleatctl subsystem update array1 --dhchap-secret-file -\n"
+                 "cleatctl subsystem update array1 --label site=b");
   update->add_option(kSubsystemArgument, arguments->id, kWhich)->required();
   AddAddress(*update, *arguments, "Those that are given replace the present ones");
   AddSubsystemSpec(*update, *arguments);

@@ -46,7 +46,7 @@ struct EngineInfo {
 class EngineLink {
  public:
   // With each engine the newest version that both speak; from kProtocolMoves on it can give and take controllers.
-  static constexpr uint32_t kProtocol = 14;
+  static constexpr uint32_t kProtocol = 15;
   static constexpr uint32_t kProtocolMin = 1;
   static constexpr size_t kPeersMax = 64;
   static constexpr size_t kInventoryMax = 65536;             // objects in an inventory

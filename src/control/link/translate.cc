@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/link/translate.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string>
+
 #include "control/model/names.h"
 #include "control/validate/backends.h"
 #include "control/validate/disk_settings.h"
 #include "control/validate/spec_rules.h"
 #include "control/validate/spec_secrets.h"
+#include "nvme/fabrics/names.h"
 
 namespace cleat::control {
 namespace {
+
+namespace fabrics = nvme::fabrics;
 
 constexpr int64_t kNsPerMillisecond = 1'000'000;
 
@@ -158,6 +165,7 @@ engine::v1::Export ExportOf(const ControllerIntent& intent, uint32_t protocol) {
     }
   }
   exported.set_hosts_revision(intent.row.hosts_revision);
+  if (spec.dscp() != 0 && protocol >= kProtocolPaths) exported.set_dscp(spec.dscp());
   return exported;
 }
 
@@ -188,11 +196,25 @@ engine::v1::Controller ToEngine(const ControllerIntent& intent, uint32_t protoco
 
 namespace {
 
+// With their sources where the engine knows any; else each target once.
+void PutPaths(const v1::SubsystemSpec& spec, uint32_t protocol, engine::v1::NvmeTcpBackend& nvme) {
+  auto& told = *nvme.mutable_addresses();
+  PutAddresses(spec.addresses(), protocol >= kProtocolRdmaDisks, told);
+  if (protocol >= kProtocolPaths) return;
+  for (std::string& address : told) {
+    if (const auto path = fabrics::ParsePathAddress(address); path.ok())
+      address = fabrics::TextOfAddress(path->target);
+  }
+  for (auto it = told.begin(); it != told.end();)
+    it = std::find(told.begin(), it, *it) == it ? std::next(it) : told.erase(it);
+}
+
 // What PutBackend knows nothing of: the subsystem itself.
 void PutSubsystem(const AttachmentIntent& intent, uint32_t protocol, engine::v1::NvmeTcpBackend& nvme) {
   const v1::SubsystemSpec& spec = intent.subsystem;
   nvme.set_nqn(spec.nqn());
-  PutAddresses(spec.addresses(), protocol >= kProtocolRdmaDisks, *nvme.mutable_addresses());
+  PutPaths(spec, protocol, nvme);
+  if (spec.dscp() != 0 && protocol >= kProtocolPaths) nvme.set_dscp(spec.dscp());
   nvme.set_host_nqn(spec.host_nqn());
   nvme.set_host_id(spec.host_id());
   if (spec.header_digest()) nvme.set_header_digest(true);

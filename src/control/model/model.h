@@ -73,6 +73,7 @@ inline constexpr uint32_t kProtocolHandOver =
     12;  // ... stay connected when the export goes to another engine, and reach the one that stands by
 inline constexpr uint32_t kProtocolRdma = 13;       // ... and come over NVMe/RDMA as well
 inline constexpr uint32_t kProtocolRdmaDisks = 14;  // disks and discovery services are reached over NVMe/RDMA
+inline constexpr uint32_t kProtocolPaths = 15;      // connections have a DSCP, and paths a source
 
 using Labels = std::map<std::string, std::string>;
 

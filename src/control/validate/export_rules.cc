@@ -90,6 +90,21 @@ Status CompleteExportAddresses(std::string_view controller, v1::ExportSpec& spec
   return AddAddresses(controller, "exported.standby_addresses", *spec.mutable_standby_addresses(), known);
 }
 
+// Behind the addresses, which are complete.
+Status CheckDscp(std::string_view controller, const v1::ExportSpec& spec) {
+  constexpr const char* kField = "exported.dscp";
+  if (spec.dscp() > fabrics::kDscpMax)
+    return InvalidExport(controller, kField,
+                         fmt::format("is {}: it must be 0 to {}", spec.dscp(), fabrics::kDscpMax));
+  const bool over_tcp = !std::ranges::all_of(spec.addresses(), IsOverRdma) ||
+                        !std::ranges::all_of(spec.standby_addresses(), IsOverRdma);
+  if (spec.dscp() == 0 || over_tcp) return Ok{};
+  return InvalidExport(controller, kField,
+                       fmt::format("is {}, and all addresses are over RDMA, where the DSCP that a host asks "
+                                   "for holds for both ways: leave it out, and set it at the hosts",
+                                   spec.dscp()));
+}
+
 // What belongs to a vhost-user socket.
 Status CheckNoSocket(std::string_view controller, const v1::ControllerSpec& spec) {
   constexpr const char* kWhy = "is there: an NVMF controller has no socket and no guest";
@@ -116,8 +131,8 @@ std::string OverlapOf(const google::protobuf::RepeatedPtrField<std::string>& the
 }  // namespace
 
 bool IsOverRdma(std::string_view address) {
-  const auto parsed = fabrics::ParseAddressOfAnyTransport(address);
-  return parsed.ok() && parsed->transport == fabrics::TransportType::kRdma;
+  const auto parsed = fabrics::ParsePathAddress(address);
+  return parsed.ok() && parsed->target.transport == fabrics::TransportType::kRdma;
 }
 
 std::string StandbyConflictOf(const v1::ExportSpec& one, const v1::ExportSpec& other) {
@@ -152,6 +167,7 @@ Status CompleteExportSpec(std::string_view controller, v1::ControllerSpec* spec)
     CLEAT_TRY(CheckExportNqn(controller, "exported.nqn", exported.nqn()));
   }
   CLEAT_TRY(CompleteExportAddresses(controller, exported));
+  CLEAT_TRY(CheckDscp(controller, exported));
   return CompleteExportHosts(controller, &exported);
 }
 

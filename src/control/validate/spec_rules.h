@@ -40,6 +40,8 @@ Status CompleteExportSpec(std::string_view controller, v1::ControllerSpec* spec)
 Status CompleteExportHosts(std::string_view controller, v1::ExportSpec* spec);
 // Whether that address, of an export, a subsystem or a discovery service, is one over RDMA.
 bool IsOverRdma(std::string_view address);
+// Whether that address of a subsystem names the one of this host that its connections come from.
+bool HasSource(std::string_view address);
 // An address of the two exports at which an engine that stands by for one would listen beside an engine that serves the other, so that hosts of one
 // reach the engine of the other. Empty: there is none. Both are complete.
 std::string StandbyConflictOf(const v1::ExportSpec& one, const v1::ExportSpec& other);

@@ -61,13 +61,13 @@ Status CompleteAddresses(std::string_view name, v1::SubsystemSpec& spec) {
     return InvalidSubsystem(name, "addresses",
                             fmt::format("are {}: give {} at most", count, fabrics::kSubsystemAddressesMax));
   }
-  std::vector<fabrics::TransportAddress> addresses;
+  std::vector<fabrics::PathAddress> addresses;
   for (std::string& text : *spec.mutable_addresses()) {
     const std::string field = fmt::format("addresses[{}]", addresses.size());
-    const auto address = fabrics::ParseAddressOfAnyTransport(text);
+    const auto address = fabrics::ParsePathAddress(text);
     if (!address.ok()) return InvalidSubsystem(name, field, "is wrong: " + address.error().message);
-    text = fabrics::TextOfAddress(*address);
-    if (IsNobodys(*address)) return InvalidSubsystem(name, field, WhyNobodys(text));
+    text = fabrics::TextOfPathAddress(*address);
+    if (IsNobodys(address->target)) return InvalidSubsystem(name, field, WhyNobodys(text));
     const auto same = std::ranges::find(addresses, *address);
     if (same != addresses.end()) {
       return InvalidSubsystem(
@@ -126,6 +126,9 @@ Result<v1::SubsystemSpec> CompleteSubsystemSpec(std::string_view id, v1::Subsyst
   CLEAT_TRY(CompleteHost(
       spec, [&](const char* field, const std::string& why) { return InvalidSubsystem(name, field, why); }));
   CLEAT_TRY(CompleteReservations(name, spec));
+  if (spec.dscp() > fabrics::kDscpMax)
+    return InvalidSubsystem(name, "dscp",
+                            fmt::format("is {}: it must be 0 to {}", spec.dscp(), fabrics::kDscpMax));
   if (spec.keep_alive_ms() == 0) spec.set_keep_alive_ms(kKeepAliveMsDefault);
   if (spec.keep_alive_ms() >= nvme::fabrics::kKeepAliveMsMin &&
       spec.keep_alive_ms() <= nvme::fabrics::kKeepAliveMsMax)
@@ -178,6 +181,11 @@ Status CheckSecretsTogether(std::string_view resource, std::string_view path, bo
                   "only to a host that does so too. Give both, or remove both",
                   resource, path),
       {{"field", fmt::format("spec.{}dhchap_ctrl_secret", path)}});
+}
+
+bool HasSource(std::string_view address) {
+  const auto parsed = fabrics::ParsePathAddress(address);
+  return parsed.ok() && parsed->source.has_value();
 }
 
 bool HasReservations(const v1::SubsystemSpec& spec) {

@@ -149,7 +149,7 @@ class FakeEngine {
   const std::string socket_path_;
   const std::string name_;
   uint32_t protocol_min_ = 1;
-  uint32_t protocol_max_ = 14;
+  uint32_t protocol_max_ = 15;
   uint32_t controllers_max_ = 100;
   std::string stands_by_for_;
   std::string path_lists_;

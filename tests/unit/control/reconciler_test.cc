@@ -383,9 +383,9 @@ TEST_F(MemoryTest, ADeadEnginesCopyIsForgottenAsSoonAsTheStoreTakesIt) {
 // ---- Meeting ----
 
 TEST_F(ReconcilerTest, AnEngineOfAnotherProtocolIsRefusedWithBothVersions) {
-  engine_.set_protocol(15);
+  engine_.set_protocol(16);
   EXPECT_FALSE(engine_.Connect());
-  EXPECT_NE(engine_.refusal().find("versions 1 to 14, the engine 15"), std::string::npos)
+  EXPECT_NE(engine_.refusal().find("versions 1 to 15, the engine 16"), std::string::npos)
       << engine_.refusal();
 }
 

@@ -143,6 +143,14 @@ TEST_F(ExportCommands, MakeOneForNobodyAndWithoutDisks) {
   EXPECT_EQ(Ctl({"export", "create", "db", "--hosts", kHostOne}).code, kUsage) << "nowhere to be reached";
 }
 
+TEST_F(ExportCommands, ADscpIsGivenAndShownOfExportsAlone) {
+  ASSERT_EQ(Ctl({"export", "create", "db", "--listen", "10.0.0.1", "--dscp", "46"}).code, kOk);
+  EXPECT_EQ(created_.spec().exported().dscp(), 46U);
+  db_.mutable_spec()->mutable_exported()->set_dscp(46);
+  EXPECT_THAT(Ctl({"export", "get", "db"}).out, testing::ContainsRegex("dscp +46\n"));
+  EXPECT_THAT(Ctl({"controller", "get", "vm"}).out, Not(HasSubstr("dscp  ")));
+}
+
 TEST_F(ExportCommands, ADiskThatCantBeAttachedIsNamedWithWhatIsLeft) {
   refused_ = "disks/log";
   const Outcome outcome = Ctl({"export", "create", "db", "--disk", "data", "--disk", "log", "--disk", "more",

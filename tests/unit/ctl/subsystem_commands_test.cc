@@ -75,7 +75,7 @@ TEST_F(SubsystemCommands, MakeAndChangeOneAsTheCommandLineSays) {
       Ctl({"subsystem", "create", "array", "--nqn", "nqn.2014-08.org.example:array", "--address", "10.0.0.1",
            "--address", "10.0.1.1", "--data-digest", "--keep-alive-ms", "8000", "--label", "site=b"});
   ASSERT_EQ(outcome.code, kOk) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("nqn.2014-08.org.example:array  10.0.0.1,10.0.1.1"));
+  EXPECT_THAT(outcome.out, HasSubstr("nqn.2014-08.org.example:array  10.0.0.1, 10.0.1.1"));
   EXPECT_THAT(created_.spec().addresses(), testing::ElementsAre("10.0.0.1", "10.0.1.1"));
   EXPECT_TRUE(created_.spec().data_digest());
   EXPECT_FALSE(created_.spec().header_digest());
@@ -103,10 +103,26 @@ TEST_F(SubsystemCommands, AddressesOverRdmaAreGivenAndShownBesideOthers) {
   ASSERT_EQ(made.code, kOk) << made.err;
   EXPECT_THAT(created_.spec().addresses(),
               testing::ElementsAre("10.0.0.1", "rdma://10.0.0.1", "rdma://[fd00::1]:4421"));
-  EXPECT_THAT(made.out, HasSubstr("10.0.0.1,rdma://10.0.0.1,rdma://[fd00::1]:4421"));
+  EXPECT_THAT(made.out, HasSubstr("10.0.0.1, rdma://10.0.0.1, rdma://[fd00::1]:4421"));
   EXPECT_THAT(Ctl({"subsystem", "get", "array", "-o", "yaml"}).out, HasSubstr("rdma://[fd00::1]:4421"));
   ASSERT_EQ(Ctl({"subsystem", "update", "array", "--address", "rdma://10.0.0.2"}).code, kOk);
   EXPECT_THAT(update_.subsystem().spec().addresses(), testing::ElementsAre("rdma://10.0.0.2"));
+}
+
+TEST_F(SubsystemCommands, SourcesAndADscpAreGivenShownAndChanged) {
+  const Outcome made =
+      Create({"--address", "10.0.1.1,from=10.0.1.9", "--address", "rdma://10.0.0.1", "--dscp", "26"});
+  ASSERT_EQ(made.code, kOk) << made.err;
+  EXPECT_THAT(created_.spec().addresses(),
+              testing::ElementsAre("10.0.0.1", "10.0.1.1,from=10.0.1.9", "rdma://10.0.0.1"));
+  EXPECT_EQ(created_.spec().dscp(), 26U);
+  EXPECT_THAT(made.out, HasSubstr("10.0.0.1, 10.0.1.1,from=10.0.1.9, rdma://10.0.0.1"));
+  EXPECT_THAT(Ctl({"subsystem", "get", "array"}).out, testing::ContainsRegex("dscp +26\n"));
+  ASSERT_EQ(Ctl({"subsystem", "update", "array", "--keep-alive-ms", "8000"}).code, kOk);
+  EXPECT_EQ(update_.subsystem().spec().dscp(), 26U) << "what was not given stays";
+  ASSERT_EQ(Ctl({"subsystem", "update", "array", "--dscp", "0"}).code, kOk);
+  EXPECT_EQ(update_.subsystem().spec().dscp(), 0U);
+  EXPECT_EQ(Create({"--dscp", "af31"}).code, kUsage);
 }
 
 TEST_F(SubsystemCommands, ReservationsAreSaidAndShownInWords) {

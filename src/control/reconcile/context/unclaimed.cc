@@ -58,6 +58,7 @@ v1::ControllerSpec SpecOf(const ControllerView& view) {
   spec.mutable_exported()->set_nqn(known.exported().nqn());  // its hosts are not reported
   *spec.mutable_exported()->mutable_addresses() = known.exported().addresses();
   *spec.mutable_exported()->mutable_standby_addresses() = known.exported().standby_addresses();
+  spec.mutable_exported()->set_dscp(known.exported().dscp());
   return spec;
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "control/model/errors.h"
 #include "control/model/names.h"
@@ -49,6 +50,40 @@ std::string TextOfFamily(uint64_t family) {
   return nvme::fabrics::TextOfUuid(nvme::host::HostIdOf(family, 0)).substr(0, kFamilyChars);
 }
 
+// What is missing takes that version of the protocol, which the engine does not speak.
+std::string TakesProtocol(uint32_t protocol, const EngineEntry& engine) {
+  return fmt::format(
+      "takes protocol {}, and {} (version {}) speaks protocol {}: upgrade the engine (cleatctl engine "
+      "upgrade), or stop it and start the new one under the same name (--name {})",
+      protocol, EngineName(engine.id), engine.status.version(), engine.status.protocol(), engine.id);
+}
+
+// Of a subsystem that has other addresses, too.
+std::optional<std::string> WhyPathsAreLeftOut(const v1::SubsystemSpec& spec, const std::string& name,
+                                              const EngineEntry& engine) {
+  const auto rdma = std::ranges::count_if(spec.addresses(), IsOverRdma);
+  if (rdma == 0 || engine.status.protocol() >= kProtocolRdmaDisks) return std::nullopt;
+  return fmt::format("no path goes by {} of {} addresses of {}: they are over RDMA, which {}", rdma,
+                     spec.addresses_size(), name, TakesProtocol(kProtocolRdmaDisks, engine));
+}
+
+// What of the subsystem's paths the engine does not know, though it has them.
+std::optional<std::string> WhyPathsAreOthers(const v1::SubsystemSpec& spec, const std::string& name,
+                                             const EngineEntry& engine) {
+  const auto sources = std::ranges::count_if(spec.addresses(), HasSource);
+  if (engine.status.protocol() >= kProtocolPaths || (sources == 0 && spec.dscp() == 0)) return std::nullopt;
+  std::vector<std::string> what;
+  if (spec.dscp() != 0)
+    what.push_back(fmt::format("packets to {} carry no DSCP ({} is asked for)", name, spec.dscp()));
+  if (sources != 0) {
+    what.push_back(
+        fmt::format("connections to {} of {} addresses of {} come from where its host's routes say", sources,
+                    spec.addresses_size(), name));
+  }
+  return fmt::format("{}: what is asked for {}", fmt::join(what, ", and "),
+                     TakesProtocol(kProtocolPaths, engine));
+}
+
 }  // namespace
 
 v1::Disk ApiView::Show(const DiskEntry& entry) const {
@@ -68,7 +103,7 @@ v1::Disk ApiView::Show(const DiskEntry& entry) const {
   disk.mutable_status()->set_size_bytes(propagation_.KnownSize(entry));
   AddNote(WhyHeldUp(entry), *disk.mutable_status()->mutable_message());
   AddNote(WhyUnlisted(entry.row), *disk.mutable_status()->mutable_message());
-  AddNote(WhyPathsAreLeftOut(entry), *disk.mutable_status()->mutable_message());
+  AddPathNotes(entry, *disk.mutable_status()->mutable_message());
   disk.set_revision(entry.revision);
   disk.set_etag(EtagOf(entry.row.intent_revision));
   disk.mutable_labels()->insert(entry.row.labels.begin(), entry.row.labels.end());
@@ -202,6 +237,7 @@ v1::Controller ApiView::Show(const ControllerEntry& entry) const {
   AddNote(WhyUnlisted(entry.row), *status.mutable_message());
   AddNote(WhyHostsAreLeftOut(entry.row), *status.mutable_message());
   AddNote(WhyAddressesAreLeftOut(entry.row), *status.mutable_message());
+  AddNote(WhyNotMarked(entry.row), *status.mutable_message());
   AddNote(WhyNoStandbyPath(entry.row), *status.mutable_message());
   controller.set_revision(entry.revision);
   controller.set_etag(EtagOf(entry.row.intent_revision));
@@ -226,7 +262,7 @@ v1::Attachment ApiView::Show(const AttachmentEntry& entry) const {
     if (status.state() == v1::ATTACHMENT_STATE_OPENING) status.clear_message();
     AddNote(why, *status.mutable_message());
   }
-  AddNote(WhyPathsAreLeftOut(entry.row), *status.mutable_message());
+  AddPathNotes(entry.row, *status.mutable_message());
   const ControllerEntry* const owner = tables_.controllers.Find(entry.row.controller);
   const EngineEntry* const engine = owner == nullptr ? nullptr : FindNotAnswering(owner->row.engine);
   if (engine != nullptr) {
@@ -345,12 +381,8 @@ std::optional<std::string> ApiView::WhyAddressesAreLeftOut(const ControllerRow& 
   const auto rdma = std::ranges::count_if(addresses, IsOverRdma);
   // Where all are, the engine has no such export, and its controller says why.
   if (rdma == 0 || rdma == addresses.size()) return std::nullopt;
-  return fmt::format(
-      "nobody listens at {} of {} addresses: they are over RDMA, which takes protocol {}, and {} "
-      "(version {}) speaks protocol {}: upgrade the engine (cleatctl engine upgrade), or stop it and start "
-      "the new one under the same name (--name {})",
-      rdma, addresses.size(), kProtocolRdma, EngineName(row.engine), engine->status.version(), protocol,
-      row.engine);
+  return fmt::format("nobody listens at {} of {} addresses: they are over RDMA, which {}", rdma,
+                     addresses.size(), TakesProtocol(kProtocolRdma, *engine));
 }
 
 std::optional<std::string> ApiView::WhyNoStandbyPath(const ControllerRow& row) const {
@@ -373,38 +405,42 @@ std::optional<std::string> ApiView::WhyNoStandbyPath(const ControllerRow& row) c
       what, EngineName(standby), engine->status.version(), protocol, standby);
 }
 
-std::optional<std::string> ApiView::WhyPathsAreLeftOut(const AttachmentRow& row) const {
+std::optional<std::string> ApiView::WhyNotMarked(const ControllerRow& row) const {
+  const EngineEntry* const engine = row.engine.empty() ? nullptr : tables_.engines.Find(row.engine);
+  const uint32_t protocol = engine == nullptr ? 0 : engine->status.protocol();
+  const uint32_t dscp = row.spec.exported().dscp();
+  if (dscp == 0 || protocol < kProtocolExports || protocol >= kProtocolPaths) return std::nullopt;
+  return fmt::format("packets to hosts carry no DSCP ({} is asked for): that {}", dscp,
+                     TakesProtocol(kProtocolPaths, *engine));
+}
+
+void ApiView::AddPathNotes(const AttachmentRow& row, std::string& message) const {
   const std::string& name = SubsystemOf(tables_.DiskOf(row).row.spec);
   const ControllerEntry* const controller = name.empty() ? nullptr : tables_.controllers.Find(row.controller);
   const EngineEntry* const engine =
       controller == nullptr ? nullptr : tables_.engines.Find(controller->row.engine);
   const uint32_t protocol = engine == nullptr ? 0 : engine->status.protocol();
-  if (protocol == 0 || protocol >= kProtocolRdmaDisks) return std::nullopt;
-  const auto& addresses = tables_.subsystems.At(*ParseSubsystemName(name)).row.spec.addresses();
-  const auto rdma = std::ranges::count_if(addresses, IsOverRdma);
-  // Where all are, the engine is not given the disk, and the attachment says why.
-  if (rdma == 0 || rdma == addresses.size()) return std::nullopt;
-  return fmt::format(
-      "no path goes by {} of {} addresses of {}: they are over RDMA, which takes protocol {}, and {} "
-      "(version "
-      "{}) speaks protocol {}: upgrade the engine (cleatctl engine upgrade), or stop it and start the new "
-      "one "
-      "under the same name (--name {})",
-      rdma, addresses.size(), name, kProtocolRdmaDisks, EngineName(engine->id), engine->status.version(),
-      protocol, engine->id);
+  if (protocol == 0) return;
+  const v1::SubsystemSpec& spec = tables_.subsystems.At(*ParseSubsystemName(name)).row.spec;
+  // The engine is not given the disk, and the attachment says why.
+  if (protocol < kProtocolRdmaDisks && std::ranges::all_of(spec.addresses(), IsOverRdma)) return;
+  AddNote(WhyPathsAreLeftOut(spec, name, *engine), message);
+  AddNote(WhyPathsAreOthers(spec, name, *engine), message);
 }
 
-std::optional<std::string> ApiView::WhyPathsAreLeftOut(const DiskEntry& entry) const {
-  if (SubsystemOf(entry.row.spec).empty()) return std::nullopt;
+// Those of one attachment: they are alike where an engine has several.
+void ApiView::AddPathNotes(const DiskEntry& entry, std::string& message) const {
+  if (SubsystemOf(entry.row.spec).empty()) return;
   for (const auto& [name, use] : entry.attachments) {
     const auto ids = ParseAttachmentName(name);
     const ControllerEntry* const controller = tables_.controllers.Find(ids->controller);
     if (controller == nullptr) continue;
     const auto attachment = controller->attachments.find(ids->id);
     if (attachment == controller->attachments.end()) continue;
-    if (auto why = WhyPathsAreLeftOut(attachment->second.row)) return why;
+    const size_t before = message.size();
+    AddPathNotes(attachment->second.row, message);
+    if (message.size() != before) return;
   }
-  return std::nullopt;
 }
 
 std::optional<std::string> ApiView::WhyUnlisted(const ClusterRow& row) const {

@@ -55,12 +55,13 @@ class ApiView {
   std::optional<std::string> WhyAddressesAreLeftOut(const ControllerRow& row) const;
   // Of an export with standby addresses, for which an engine stands by that is too old to listen there, or at those over RDMA.
   std::optional<std::string> WhyNoStandbyPath(const ControllerRow& row) const CLEAT_REQUIRES(holds_state);
-
-  // The note on a disk whose subsystem has addresses over RDMA beside others, on an engine that is too old for these.
-  std::optional<std::string> WhyPathsAreLeftOut(const AttachmentRow& row) const CLEAT_REQUIRES(holds_state);
+  // Of an export with a DSCP, whose engine is too old for one.
+  std::optional<std::string> WhyNotMarked(const ControllerRow& row) const;
 
  private:
-  std::optional<std::string> WhyPathsAreLeftOut(const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);
+  // What of its subsystem's paths is missing, or not as asked for, as the engine is too old.
+  void AddPathNotes(const AttachmentRow& row, std::string& message) const CLEAT_REQUIRES(holds_state);
+  void AddPathNotes(const DiskEntry& entry, std::string& message) const CLEAT_REQUIRES(holds_state);
   // What of its Ceph cluster the attachment, or the disk, waits for; nothing when it does not wait, or for something else.
   std::optional<std::string> WhyHeldUp(const AttachmentEntry& entry) const CLEAT_REQUIRES(holds_state);
   std::optional<std::string> WhyHeldUp(const DiskEntry& entry) const CLEAT_REQUIRES(holds_state);

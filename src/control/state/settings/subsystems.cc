@@ -240,6 +240,7 @@ Status Subsystems::CheckChange(const SubsystemEntry& entry, const v1::SubsystemS
   if (disks.empty()) return Ok{};
   v1::SubsystemSpec moved = WithoutKey(entry.row.spec);
   *moved.mutable_addresses() = spec.addresses();
+  moved.set_dscp(spec.dscp());
   moved.set_reservations(spec.reservations());
   moved.set_quiesce_time_proves(spec.quiesce_time_proves());
   if (SameSpec(moved, WithoutKey(spec))) return CheckDetached(name, disks, gone);
@@ -266,7 +267,7 @@ Status Subsystems::CheckDetached(const std::string& name, const NameSet& disks, 
     const AttachmentsShown shown = ShowAttachments(live);
     return RefuseFor(
         name, v1::REASON_SUBSYSTEM_IN_USE,
-        fmt::format("{} has disks attached, {} among them ({}), and its addresses, reservations and "
+        fmt::format("{} has disks attached, {} among them ({}), and its addresses, DSCP, reservations and "
                     "secrets stay meanwhile: detach them first ({})",
                     name, attached, shown.names, shown.commands),
         {{"conflict", attached}});
