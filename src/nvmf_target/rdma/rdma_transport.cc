@@ -62,7 +62,6 @@ void RdmaTransport::Close() {
 }
 
 void RdmaTransport::Wake() {
-  if (turn.linked()) return;  // and so the port is awake
   if (relays_) return link_->relay()->Wake();
   if (owner_ != nullptr) link_->port().Wake(*this);
 }
