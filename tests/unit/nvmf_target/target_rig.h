@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's NVMe/TCP target with a disk in memory, and Cleat's own initiator as its host, over loopback in real time: a control reactor and
-// two I/O reactors on the test's own thread, which Turn lets go on in turn.
+// The engine's target with a disk in memory, and Cleat's own initiator as its host: over NVMe/TCP and loopback in real time, or over NVMe/RDMA and
+// adapters in memory in virtual time. A control reactor and two I/O reactors on the test's own thread, which Turn lets go on in turn.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,10 +15,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "block/segments.h"
 #include "modules/nvmf/nvmf.h"
 #include "modules/nvmf/rdma/rdma_ports.h"
@@ -27,10 +29,11 @@
 #include "reactor/sync.h"
 #include "tests/support/rdma_fabric/rdma_fabric.h"
 #include "tests/unit/modules/test_disk.h"
+#include "tests/unit/nvmf_target/rig_threads.h"
 
 namespace cleat::test {
 
-// Keeps what is written; holds requests back while it is told to.
+// Keeps what is written; holds requests back while it is told to. Requests of several threads at once are one after the other, and nothing is held back then.
 class Storage final : public block::Device {
  public:
   static constexpr uint64_t kPieceBytes = 256 * 1024;  // that it discards or zeroes at a time
@@ -114,9 +117,11 @@ class Storage final : public block::Device {
     geometry.discard_max_bytes = geometry.write_zeroes_max_bytes = kPieceBytes;
     return geometry;
   }
-  void Execute(block::Request& request) {
+  void Execute(block::Request& request) { request.Complete(StatusOf(request)); }
+  block::IoStatus StatusOf(const block::Request& request) {
+    const MutexLock lock(executing_);
     uint8_t* const at = content.data() + request.offset_bytes;
-    if (fails != block::IoStatus::kOk) return request.Complete(fails);
+    if (fails != block::IoStatus::kOk) return fails;
     switch (request.op) {
       case block::Op::kRead:
         block::Scatter(at, request.length_bytes, request.segments, 0);
@@ -135,10 +140,12 @@ class Storage final : public block::Device {
         std::memset(at, 0, request.length_bytes);
         break;
       case block::Op::kCompareAndWrite:
-        return request.Complete(block::IoStatus::kUnsupported);
+        return block::IoStatus::kUnsupported;
     }
-    request.Complete(block::IoStatus::kOk);
+    return block::IoStatus::kOk;
   }
+
+  Mutex executing_;
 };
 
 // In memory, for all engines of a test. Can't store, or load, while it is told so; keeps whoever stores waiting while it holds.
@@ -183,13 +190,16 @@ inline nvmf::RdmaLibrary LibraryOf(RdmaFabric& fabric) {
 class TargetRig {
  public:
   static constexpr uint64_t kBytes = uint64_t{8} << 20;
+  static constexpr uint64_t kThreadsTurnNs =
+      kNsPerMs;  // a timer's tick: threads have few turns on a busy machine
   static constexpr const char* kNqn = "nqn.2024-01.com.example:export";
   static constexpr nvme::fabrics::Uuid kUuid = {0x4c, 0x0f, 0x7d, 0x1e, 0x8a, 0x55, 0x4d, 0x0b,
                                                 0x9a, 0x53, 0x0b, 0x6b, 0x0f, 0x4d, 0x2f, 0x11};
 
   explicit TargetRig(const nvmf_target::PortLimits& limits = {}, uint32_t listeners = 1,
                      const nvmf_target::StreamTuning& tuning = {}, RdmaFabric* fabric = nullptr,
-                     uint8_t dscp = 0) {
+                     uint8_t dscp = 0)
+      : clock(fabric != nullptr ? static_cast<const Clock&>(virtual_time) : real_time) {
     for (auto& reactor : io) reactor = MakeReactor();
     adapters = std::make_unique<nvmf::RdmaAdapters>(
         *control, fabric != nullptr ? UseRdma(*fabric, listeners) : nvmf::RdmaLibrary());
@@ -218,7 +228,7 @@ class TargetRig {
   }
   ~TargetRig() {
     if (disk != nullptr) CloseHost();
-    storage->LetGo();
+    if (!threads.running()) storage->LetGo();
     Await<bool>([](TargetRig& rig) -> Task<bool> {
       (void)co_await rig.service->Withdraw(kNqn);
       co_await rig.service->RemoveNamespace(kNqn, 1);
@@ -228,6 +238,7 @@ class TargetRig {
       co_await rig.ports->Close();
       co_return true;
     });
+    threads.Stop();
     service.reset();
     ports.reset();
     adapters.reset();
@@ -251,9 +262,17 @@ class TargetRig {
   }
 
   void Turn() {
+    if (!threads.running() || threads.HaveTurned()) {
+      virtual_time.AdvanceBy(turn_ns);
+    } else {
+      std::this_thread::yield();
+    }
     control->RunOnce();
+    if (threads.running()) return;
     for (auto& reactor : io) reactor->RunOnce();
   }
+  // With a fabric. From now on the I/O reactors run on threads of their own, until all is closed.
+  void RunIoReactors() { threads.Run(io); }
   void Until(const std::function<bool()>& done) {
     while (!done()) Turn();
   }
@@ -344,9 +363,13 @@ class TargetRig {
   // A connection of a host that is none of ours; whatever it sends is its business.
   UniqueFd Connect(size_t address = 0) const;
 
-  const MonotonicClock clock;
+  const MonotonicClock real_time;
+  RigClock virtual_time;
+  uint64_t turn_ns = 50 * kNsPerUs;  // how much of it passes in a turn
+  const Clock& clock;                // one of the two
   std::unique_ptr<Reactor> control = MakeReactor();
   std::array<std::unique_ptr<Reactor>, 2> io;
+  RigThreads threads;
   std::unique_ptr<nvmf::RdmaAdapters> adapters;  // of both ends
   std::unique_ptr<modules::RdmaPorts> ports;     // the host's
   KeptReservations reservations{*control};

@@ -3,33 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "modules/nvmf/rdma/rdma_queue.h"
 #include "nvme/fabrics/names.h"
-#include "tests/support/rdma_fabric/rdma_fabric.h"
-#include "tests/unit/nvmf_target/target_rig.h"
+#include "tests/unit/nvmf_target/rdma/rdma_disk.h"
 
 namespace cleat::test::disks_over_rdma {
 namespace {
 
-struct RdmaDisk : testing::Test {
-  static constexpr uint64_t kBytes = TargetRig::kBytes;
-
-  ~RdmaDisk() override {
-    rig.reset();
-    for (const std::string& wrong : fabric.WhatWasWrong()) ADD_FAILURE() << wrong;
-    for (const char* const adapter : {"host0", "target0", "host1", "target1"}) {
-      EXPECT_EQ(fabric.queue_pairs(adapter), 0U) << adapter;
-      EXPECT_EQ(fabric.registrations(adapter), 0U) << adapter;
-      EXPECT_EQ(fabric.devices(adapter), 0U) << adapter;
-    }
-  }
-  void Make(uint32_t paths = 1) {
-    rig = std::make_unique<TargetRig>(nvmf_target::PortLimits(), paths, nvmf_target::StreamTuning(), &fabric);
-  }
+struct RdmaDisk : RdmaDiskTest {
   void ZeroAll() { ASSERT_EQ(rig->disk->Do(block::Op::kWriteZeroes, 0, kBytes), block::IoStatus::kOk); }
   uint32_t Optimized() { return rig->device->paths()->optimized; }
   std::string WhyNotOpened() {
@@ -37,9 +21,6 @@ struct RdmaDisk : testing::Test {
     EXPECT_FALSE(opened.ok());
     return opened.ok() ? "" : opened.error().message;
   }
-
-  RdmaFabric fabric;
-  std::unique_ptr<TargetRig> rig;
 };
 
 TEST_F(RdmaDisk, AgreesWithTheReference) {

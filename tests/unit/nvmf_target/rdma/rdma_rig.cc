@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <thread>
+
 #include "nvme/target/subsystem.h"
 #include "tests/unit/nvmf_target/rdma/rdma_host.h"
 
@@ -93,7 +95,7 @@ void RdmaRig::AddSubsystem(uint32_t adapters) {
 
 void RdmaRig::Close() {
   if (std::exchange(closed_, true)) return;
-  if (threads_.empty()) storage->LetGo();
+  if (!threads_.running()) storage->LetGo();
   Await<bool>([](RdmaRig& rig) -> Task<bool> {
     (void)co_await rig.service->Withdraw(kNqn);
     co_await rig.service->RemoveNamespace(kNqn, 1);
@@ -105,7 +107,7 @@ void RdmaRig::Close() {
 
 RdmaRig::~RdmaRig() {
   Close();
-  StopIoReactors();
+  threads_.Stop();
   service.reset();
   for (auto& channel : channels) channel.reset();
   Await<bool>([](RdmaRig& rig) -> Task<bool> {
@@ -123,18 +125,14 @@ RdmaRig::~RdmaRig() {
 void RdmaRig::Turn() {
   PassTime();
   control->RunOnce();
-  if (threads_.empty()) {
+  if (!threads_.running()) {
     for (auto& reactor : io) reactor->RunOnce();
   }
   for (const auto& machine : machines) machine->Pump();
 }
 
 void RdmaRig::PassTime() {
-  if (!threads_.empty()) {
-    const std::array<uint64_t, 2> turns{io[0]->turns(), io[1]->turns()};
-    if (turns[0] == turns_before_[0] || turns[1] == turns_before_[1]) return std::this_thread::yield();
-    turns_before_ = turns;
-  }
+  if (threads_.running() && !threads_.HaveTurned()) return std::this_thread::yield();
   clock.AdvanceBy(kTurnNs);
 }
 
@@ -146,22 +144,6 @@ void RdmaRig::TurnIo() {
 void RdmaRig::TurnControl() {
   clock.AdvanceBy(kTurnNs);
   control->RunOnce();
-}
-
-void RdmaRig::RunIoReactors() {
-  for (auto& reactor : io) {
-    threads_.emplace_back([this, running = reactor.get()] {
-      while (!threads_stop_) {
-        if (!running->RunOnce()) std::this_thread::yield();
-      }
-    });
-  }
-}
-
-void RdmaRig::StopIoReactors() {
-  threads_stop_ = true;
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
 }
 
 bool RdmaRig::Until(const std::function<bool()>& done) {

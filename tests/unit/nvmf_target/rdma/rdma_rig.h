@@ -6,13 +6,11 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +21,7 @@
 #include "rdma/device.h"
 #include "reactor/task.h"
 #include "tests/support/rdma_fabric/rdma_fabric.h"
+#include "tests/unit/nvmf_target/rig_threads.h"
 #include "tests/unit/nvmf_target/target_rig.h"
 
 namespace cleat::test {
@@ -48,16 +47,6 @@ class RdmaRig {
   static constexpr const char* kNqn = "nqn.2024-01.com.example:export";
   static constexpr uint16_t kPort = 4420;
 
-  // The time of all reactors, which may be on several threads.
-  class RigClock final : public Clock {
-   public:
-    uint64_t NowNs() const override { return now_ns_.load(std::memory_order_relaxed); }
-    void AdvanceBy(uint64_t ns) { now_ns_.fetch_add(ns, std::memory_order_relaxed); }
-
-   private:
-    std::atomic<uint64_t> now_ns_ = kNsPerSecond;
-  };
-
   // Adapters "target0", "target1" ... with an address each, at which it listens.
   explicit RdmaRig(uint32_t adapters = 1, const nvmf_target::PortLimits& limits = SmallLimits());
   ~RdmaRig();
@@ -78,7 +67,7 @@ class RdmaRig {
   void TurnIo();
   void TurnControl();
   // From now on the I/O reactors run on threads of their own, until Close is over. Time passes no faster than they turn.
-  void RunIoReactors();
+  void RunIoReactors() { threads_.Run(io); }
   // False: not within a number of turns that nothing takes.
   bool Until(const std::function<bool()>& done);
   // Some turns, in which nothing is to happen.
@@ -125,13 +114,10 @@ class RdmaRig {
   }
   std::unique_ptr<Reactor> MakeReactor(uint32_t index);
   void AddSubsystem(uint32_t adapters);
-  void StopIoReactors();
   void PassTime();
 
   bool closed_ = false;
-  std::vector<std::thread> threads_;  // none: Turn lets the I/O reactors go on
-  std::atomic<bool> threads_stop_ = false;
-  std::array<uint64_t, 2> turns_before_{};  // of the I/O reactors, when time passed last
+  RigThreads threads_;  // none are running: Turn lets the I/O reactors go on
 };
 
 }  // namespace cleat::test
