@@ -98,7 +98,7 @@ Result<std::unique_ptr<rdma::Registration>> FabricDevice::Register(std::span<uin
 Result<std::unique_ptr<rdma::MemoryWindow>> FabricDevice::MakeWindow() {
   const MutexLock lock(world_->mutex);
   if (state_->adapter->gone) return IsGone(*state_->adapter);
-  if (state_->windows.size() >= limits().windows)
+  if (state_->windows.size() >= std::min(limits().windows, state_->adapter->windows_left))
     return Error(ErrorCode::kResourceExhausted,
                  fmt::format("RDMA: {} gives no memory window (it has {})", name(), limits().windows));
   const uint32_t key = world_->NextKey();

@@ -62,6 +62,20 @@ void RdmaFabric::FailAdapter(const std::string& name) {
   connections_->world->Lose(adapter);
 }
 
+void RdmaFabric::LeaveWindows(const std::string& name, uint32_t windows) {
+  const MutexLock lock(connections_->world->mutex);
+  const auto adapter = connections_->world->AdapterOf(name);
+  CLEAT_CHECK(adapter != nullptr);
+  adapter->windows_left = windows;
+}
+
+void RdmaFabric::SendPlainly(const std::string& name) {
+  const MutexLock lock(connections_->world->mutex);
+  const auto adapter = connections_->world->AdapterOf(name);
+  CLEAT_CHECK(adapter != nullptr);
+  adapter->sends_plainly = true;
+}
+
 Result<std::unique_ptr<rdma::ConnectionManager>> RdmaFabric::OpenConnectionManager() {
   return rdma_fabric::OpenFabricConnectionManager(connections_);
 }
@@ -102,6 +116,11 @@ uint32_t RdmaFabric::waiting(uint32_t pair) const {
   return state == nullptr ? 0 : static_cast<uint32_t>(state->pending.size());
 }
 
+uint32_t RdmaFabric::LastPairOn(const std::string& adapter) const {
+  const MutexLock lock(connections_->world->mutex);
+  return connections_->world->LastPairOn(adapter);
+}
+
 uint32_t RdmaFabric::PeerOf(uint32_t pair) const {
   const MutexLock lock(connections_->world->mutex);
   const PairState* const state = connections_->world->FindPair(pair);
@@ -114,6 +133,13 @@ void RdmaFabric::SetSilence(uint32_t pair, RdmaSilence silence) {
   CLEAT_CHECK(state != nullptr);
   state->silence = silence;
   connections_->world->PumpAll();
+}
+
+void RdmaFabric::Break(uint32_t pair) {
+  const MutexLock lock(connections_->world->mutex);
+  PairState* const state = connections_->world->FindPair(pair);
+  CLEAT_CHECK(state != nullptr);
+  connections_->world->Break(*state);
 }
 
 void RdmaFabric::GiveUp() {

@@ -60,6 +60,10 @@ class RdmaFabric {
   void RemoveAdapter(const std::string& name);
   // The adapter does nothing any more, and its device alone says so.
   void FailAdapter(const std::string& name);
+  // The adapter gives so many memory windows from now on, whatever it says that it has: others have taken the rest.
+  void LeaveWindows(const std::string& name, uint32_t windows);
+  // What is sent from the adapter invalidates no key of the peer's from now on, as with an end that has no SEND with invalidate.
+  void SendPlainly(const std::string& name);
 
   // As rdma::OpenConnectionManager and rdma::OpenDevice. One adapter opened twice at a time is recorded as wrong.
   Result<std::unique_ptr<rdma::ConnectionManager>> OpenConnectionManager();
@@ -74,9 +78,13 @@ class RdmaFabric {
   void Release(uint32_t pair, uint32_t works = UINT32_MAX);
   // Works that were posted and not done. 0 where there is no such queue pair.
   uint32_t waiting(uint32_t pair) const;
+  // The one that was made last of those that an adapter has. 0: it has none.
+  uint32_t LastPairOn(const std::string& adapter) const;
   // 0: there is none, or it is destroyed.
   uint32_t PeerOf(uint32_t pair) const;
   void SetSilence(uint32_t pair, RdmaSilence silence);
+  // The queue pair breaks, as by an error of its adapter; its peer does not hear of that.
+  void Break(uint32_t pair);
   // Time is over for all that waits for somebody who does not answer: works for peers that are silent, broken or gone (kRetriesExceeded), connections
   // that have no answer yet or end (kUnreachable, kDisconnected).
   void GiveUp();

@@ -250,7 +250,7 @@ WorkStatus World::Move(PairState& pair, const Work& work) {
 std::optional<WorkStatus> World::Send(PairState& pair, const Work& work) {
   if (!Reaches(pair) || pair.peer->receives->posted.empty()) return std::nullopt;
   PairState& peer = *pair.peer;
-  const bool invalidates = work.work.op == SendOp::kSendAndInvalidate;
+  const bool invalidates = work.work.op == SendOp::kSendAndInvalidate && !pair.device->adapter->sends_plainly;
   WindowState* const window = invalidates ? BoundWindow(peer, work.work.key) : nullptr;
   if (invalidates && window == nullptr) return WorkStatus::kRemoteRefused;
   const rdma::ReceiveWork to = peer.receives->posted.front();

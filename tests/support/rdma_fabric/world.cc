@@ -79,6 +79,14 @@ PairState* World::FindPair(uint32_t number) const {
   return found == pairs_.end() ? nullptr : found->second;
 }
 
+uint32_t World::LastPairOn(const std::string& adapter) const {
+  uint32_t last = 0;
+  for (const auto& [number, pair] : pairs_) {
+    if (pair->device->adapter->name == adapter) last = number;
+  }
+  return last;
+}
+
 Status World::CheckRoom(const DeviceState& device, const rdma::SendLimits& wanted) {
   const AdapterState& adapter = *device.adapter;
   if (adapter.gone) return Error(ErrorCode::kUnavailable, adapter.name + ": the adapter is gone");

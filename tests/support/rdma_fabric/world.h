@@ -39,6 +39,8 @@ struct AdapterState {
   std::string name;
   std::vector<std::string> addresses;
   rdma::DeviceLimits limits;
+  uint32_t windows_left = UINT32_MAX;
+  bool sends_plainly = false;
   bool gone = false;  // does nothing any more
   uint32_t devices = 0;
   uint32_t queue_pairs = 0;
@@ -133,6 +135,7 @@ class World {
   // Takes it from those that are there.
   void Lose(const std::shared_ptr<AdapterState>& adapter) CLEAT_REQUIRES(mutex);
   PairState* FindPair(uint32_t number) const CLEAT_REQUIRES(mutex);
+  uint32_t LastPairOn(const std::string& adapter) const CLEAT_REQUIRES(mutex);  // 0: none
   uint32_t NextKey() CLEAT_REQUIRES(mutex) { return ++keys_ << 8; }
   Status CheckRoom(const DeviceState& device, const rdma::SendLimits& wanted) CLEAT_REQUIRES(mutex);
   std::shared_ptr<PairState> MakePair(std::shared_ptr<DeviceState> device,

@@ -190,8 +190,6 @@ inline nvmf::RdmaLibrary LibraryOf(RdmaFabric& fabric) {
 class TargetRig {
  public:
   static constexpr uint64_t kBytes = uint64_t{8} << 20;
-  static constexpr uint64_t kThreadsTurnNs =
-      kNsPerMs;  // a timer's tick: threads have few turns on a busy machine
   static constexpr const char* kNqn = "nqn.2024-01.com.example:export";
   static constexpr nvme::fabrics::Uuid kUuid = {0x4c, 0x0f, 0x7d, 0x1e, 0x8a, 0x55, 0x4d, 0x0b,
                                                 0x9a, 0x53, 0x0b, 0x6b, 0x0f, 0x4d, 0x2f, 0x11};
@@ -329,6 +327,7 @@ class TargetRig {
                                        block::AccessMode::kReadWrite);
           options.arithmetic = &host_logins;
           options.rdma = ports.get();
+          options.reservation_family = reservation_family;
           options.events.broken = [this](const Error& why) { broken.push_back(why.message); };
           options.events.resized = [this](uint64_t size_bytes) { resized.push_back(size_bytes); };
           co_return co_await modules::OpenNvmf(std::move(options));
@@ -383,7 +382,8 @@ class TargetRig {
   nvmf::LoginLine host_logins{1};
   std::shared_ptr<const nvme::auth::ChapSecrets> host_chap;  // nullptr: it has none
   std::shared_ptr<const nvme::tls::Psk> psk;                 // the host's
-  modules::NvmfDevice* device = nullptr;                     // likewise
+  uint64_t reservation_family = 0;        // of disks that are opened; 0: they take part in none
+  modules::NvmfDevice* device = nullptr;  // likewise
   std::unique_ptr<block::Pipeline> host;
   std::unique_ptr<TestDisk> disk;
   std::vector<std::string> broken;

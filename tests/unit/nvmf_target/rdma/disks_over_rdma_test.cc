@@ -139,6 +139,59 @@ TEST_F(RdmaDisk, ASourceThatNoAdapterHasIsAnErrorOfItsPath) {
   EXPECT_NE(why.find("no adapter has the address 10.0.1.9"), std::string::npos) << why;
 }
 
+// ---- The queue of a reservation
+
+struct RdmaReservation : RdmaDisk {
+  RdmaReservation() {
+    Make();
+    rig->reservation_family = 0x1111'2222'3333'4444;
+    // So that windows are shut by the host, when it has the answer.
+    fabric.SendPlainly("target0");
+  }
+  // A disk without channels, whose only I/O queue is that of its reservation, joins. The first one breaks when so many windows were shut, and the answer
+  // of the next one waits for that. False: there is no such answer.
+  bool JoinsThoughItBreaksAfter(uint32_t shut) {
+    const auto device = std::move(rig->TryOpen()).value();
+    const uint32_t admin = fabric.LastPairOn("host0");
+    bool done = false;
+    Status joined;
+    rig->Begin(
+        [&](TargetRig&) -> Task<void> { joined = co_await device->Acquire(block::AccessMode::kReadWrite); },
+        done);
+    rig->Until([&] { return fabric.LastPairOn("host0") != admin; });
+    const uint32_t queue = fabric.LastPairOn("host0");
+    fabric.Hold(queue);
+    bool broken = false;
+    rig->Until([&] {
+      // One work: the end of a window; two: its binding, and the capsule.
+      const uint32_t works = broken ? 0 : fabric.waiting(queue);
+      if (works == 1 && shut-- == 0) {
+        broken = true;
+        fabric.Break(queue);
+      } else if (works > 0) {
+        fabric.Release(queue, works);
+      }
+      return done;
+    });
+    EXPECT_TRUE(joined.ok()) << joined.error().message;
+    rig->Await<bool>([&](TargetRig&) -> Task<bool> {
+      (void)co_await device->Close();
+      co_return true;
+    });
+    return broken;
+  }
+};
+
+// The login's answer, and those of the reservation's commands, the next of which has no room there any more.
+TEST_F(RdmaReservation, GoesOnByAnotherQueueWhereOneEndsInTheMidstOfAnAnswer) {
+  uint32_t answers = 0;
+  for (bool broken = true; broken; ++answers) {
+    ASSERT_LT(answers, 100U);
+    broken = JoinsThoughItBreaksAfter(answers);
+  }
+  EXPECT_GT(answers, 3U);
+}
+
 // ---- One queue
 
 struct QueueOwner final : nvme::fabrics::QueuePairOwner {
@@ -204,6 +257,28 @@ TEST_F(RdmaDisk, AQueueOnAnAdapterWithTooLittleRoomSaysSo) {
   queue.Start();
   rig->Until([&] { return queue.ended(); });
   EXPECT_NE(owner.ended.find("room for 100 completions"), std::string::npos) << owner.ended;
+}
+
+// Making one blocks the control reactor, so that many queues that want it are told at once what is missing.
+TEST_F(RdmaDisk, APortThatCouldNotBeMadeIsNotTriedAgainAtOnce) {
+  Make();
+  fabric.LeaveWindows("host0", 10);
+  const auto ended = [this] {
+    QueueOwner owner;
+    modules::RdmaQueue queue(OptionsOf(*rig), *rig->io[0], owner);
+    queue.Start();
+    rig->Until([&] { return queue.ended() || owner.connected; });
+    queue.Abort({ErrorCode::kCancelled, "enough"});
+    return owner.connected ? "" : owner.ended;
+  };
+  const std::string missing = ended();
+  EXPECT_NE(missing.find("gives no memory window"), std::string::npos) << missing;
+  fabric.LeaveWindows("host0", 1000);
+  const uint64_t again_ns = rig->clock.NowNs() + modules::RdmaPorts::kFailureNs;
+  rig->virtual_time.AdvanceBy(modules::RdmaPorts::kFailureNs / 2);
+  EXPECT_EQ(ended(), missing);
+  rig->Until([&] { return rig->clock.NowNs() > again_ns; });
+  EXPECT_EQ(ended(), "");
 }
 
 TEST_F(RdmaDisk, AQueueWithoutAnAnswerSaysSo) {
