@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -21,8 +20,8 @@ namespace cleat::test {
 // Made and destroyed on the rig's thread, destroyed when it is over(). Functions are for the rig's thread, whatever threads there are.
 class ReactorLoad {
  public:
-  static constexpr uint64_t kPlaceBytes = uint64_t{256} << 10;
-  static constexpr std::array<uint32_t, 6> kLengths{512, 4096, 4608, 40960, 131072, 262144};
+  static constexpr uint64_t kPlaceBytes = uint64_t{128} << 10;
+  static constexpr std::array<uint32_t, 6> kLengths{512, 4096, 4608, 8192, 40960, 131072};
   static constexpr uint64_t kBytes = kLengths.size() * kPlaceBytes;  // of the disk, from `from` on
 
   ReactorLoad(block::Pipeline& disk, Reactor& reactor, uint64_t from) : reactor_(reactor) {
@@ -51,7 +50,6 @@ class ReactorLoad {
 
  private:
   struct Place {
-    std::span<uint8_t> memory() { return {arena.data(), length}; }
     ReactorLoad* load = nullptr;
     uint64_t offset = 0;
     uint32_t length = 0;
@@ -86,11 +84,10 @@ class ReactorLoad {
     if (!ends_) return Next(place);
     if (under_way_ == 0) reactor_.PostCall([this] { Close(); });
   }
+  // Each byte is the first one's, which is the next one's.
   static bool IsFilled(Place& place) {
-    for (const uint8_t byte : place.memory()) {
-      if (byte != place.fill) return false;
-    }
-    return true;
+    const uint8_t* const data = place.arena.data();
+    return data[0] == place.fill && std::memcmp(data, data + 1, place.length - 1) == 0;
   }
   void Close() {
     channel_.reset();

@@ -94,11 +94,11 @@ TEST_F(ThreadsOfDisks, DisksComeLoadAndGoBesideOthers) {
   LoadedDisk stays(*rig, 0);
   for (int round = 0; round < 4; ++round) {
     LoadedDisk other(*rig, LoadedDisk::kBytes);
-    other.Load(10);
+    other.Load(6);
     other.End();
     EXPECT_EQ(other.wrong(), 0U);
   }
-  stays.Load(10);
+  stays.Load(6);
   stays.End();
   EXPECT_EQ(stays.wrong(), 0U);
 }
@@ -109,10 +109,10 @@ TEST_F(ThreadsOfDisks, PathsAreCutAndComeBackUnderLoad) {
   for (const uint32_t path : {0, 1}) {
     for (const std::string end : {"host", "target"}) {
       AwaitBothPaths(disk);
-      disk.Load(5);
+      disk.Load(3);
       fabric.RemoveAdapter(end + std::to_string(path));
       ConfirmDead(disk, path);
-      disk.Load(5);
+      disk.Load(3);
       rig->AddAdapter(fabric, end, path);
     }
   }
