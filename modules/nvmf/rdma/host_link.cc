@@ -161,8 +161,7 @@ void HostLink::End() {
 
 void HostLink::Broken() {
   keeps_itself_ = shared_from_this();
-  empty_polls_before_ = port_->empty_polls();
-  polled_before_ = port_->polled();
+  polled_before_ = port_->Now();
   flush_until_ns_ = reactor_.now_ns() + kFlushNs;
   reactor_.AddTimer(flush_, reactor_.now_ns() + kLookNs);
   // What commands that were not posted had may serve others.
@@ -173,14 +172,9 @@ void HostLink::FlushTimer::Fire(Timer& timer) {
   static_cast<FlushTimer&>(timer).link.LookWhetherFlushed();
 }
 
-// What the queue pair has received and nobody has polled would be lost with it, and the memory for answers.
-bool HostLink::IsDrained() const {
-  return port_->empty_polls() > empty_polls_before_ + 1 ||
-         port_->polled() - polled_before_ >= port_->completions_max();
-}
-
 void HostLink::LookWhetherFlushed() {
-  const bool is_flushed = queue_->flushed() && IsDrained();
+  // What the queue pair has received and nobody has polled would be lost with it, and the memory for answers.
+  const bool is_flushed = queue_->flushed() && port_->IsDrainedSince(polled_before_);
   if (!is_flushed && reactor_.now_ns() < flush_until_ns_) {
     port_->Wake();
     return reactor_.AddTimer(flush_, reactor_.now_ns() + kLookNs);

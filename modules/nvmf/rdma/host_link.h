@@ -81,7 +81,6 @@ class HostLink final : public std::enable_shared_from_this<HostLink>, private rd
   void MakeQueue(const Result<uint32_t>& commands_max);
   void Broken();
   void LookWhetherFlushed();
-  bool IsDrained() const;
   void DestroyQueuePair(bool is_flushed);
 
   Reactor& reactor_;
@@ -101,9 +100,7 @@ class HostLink final : public std::enable_shared_from_this<HostLink>, private rd
   std::shared_ptr<HostLink> keeps_itself_;  // from the queue pair's break until it is destroyed
   FlushTimer flush_{*this};
   uint64_t flush_until_ns_ = 0;
-  // HostPort::empty_polls and polled, when the queue pair was broken.
-  uint64_t empty_polls_before_ = 0;
-  uint64_t polled_before_ = 0;
+  HostPort::Mark polled_before_;  // when the queue pair was broken
 };
 
 }  // namespace cleat::modules

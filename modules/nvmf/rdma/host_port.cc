@@ -2,7 +2,6 @@
 #include "modules/nvmf/rdma/host_port.h"
 
 #include <fmt/format.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -23,11 +22,7 @@ constexpr uint32_t kWindowsLeast = 64;
 }  // namespace
 
 HostPort::HostPort(rdma::Device& device, Reactor& reactor, const Size& size, std::function<void()> on_failed)
-    : device_(device), reactor_(reactor), size_(size), on_failed_(std::move(on_failed)), data_(size.slabs) {}
-
-HostPort::~HostPort() {
-  CLEAT_CHECK(!added());
-}
+    : RdmaPortPoller(reactor, std::move(on_failed)), device_(device), size_(size), data_(size.slabs) {}
 
 Result<std::unique_ptr<HostPort>> HostPort::Make(rdma::Device& device, Reactor& reactor, const Size& size,
                                                  nvme::rdma_host::DirectMemory* direct,
@@ -37,8 +32,9 @@ Result<std::unique_ptr<HostPort>> HostPort::Make(rdma::Device& device, Reactor& 
   CLEAT_TRY(made->MakeMemory());
   CLEAT_TRY(made->MakeWindows());
   const Size& fits = made->size_;
-  made->completions_max_ = HostAdapter::CompletionEntries(fits.commands, fits.windows);
-  CLEAT_ASSIGN(made->completions_, device.MakeCompletionQueue(made->completions_max_, reactor.index()));
+  const uint32_t completions = HostAdapter::CompletionEntries(fits.commands, fits.windows);
+  CLEAT_ASSIGN(made->completions_, device.MakeCompletionQueue(completions, reactor.index()));
+  made->SetCompletions(*made->completions_, completions);
   CLEAT_ASSIGN(made->receives_, device.MakeReceiveQueue(HostAdapter::ReceiveEntries(fits.commands)));
   nvme::rdma_host::HostAdapterOptions options;
   options.commands = fits.commands;
@@ -51,7 +47,7 @@ Result<std::unique_ptr<HostPort>> HostPort::Make(rdma::Device& device, Reactor& 
   options.direct = direct;
   options.data_registration = made->data_registration_.get();
   for (const auto& window : made->windows_) options.windows.push_back(window.get());
-  options.completions_max = made->completions_max_;
+  options.completions_max = completions;
   made->adapter_ =
       std::make_unique<HostAdapter>(std::move(options), made->data_, *made->completions_, *made->receives_);
   return made;
@@ -127,44 +123,11 @@ std::vector<rdma::MemoryWindow*> HostPort::Replace(std::span<rdma::MemoryWindow*
 
 // ---- On the reactor
 
-Status HostPort::Start() {
-  CLEAT_TRY(watch_.Start(reactor_, completions_->descriptor(), EPOLLIN));
-  reactor_.AddPoller(*this);
-  reactor_.Activate(*this);
-  return {};
-}
-
-void HostPort::Stop() {
-  if (!added()) return;
-  watch_.Stop();
-  reactor_.RemovePoller(*this);
-}
-
-void HostPort::Watch::OnEvent(FdWatch& watch, uint32_t /*events*/) {
-  HostPort& port = static_cast<Watch&>(watch).port;
-  port.completions_->TakeEvents();
-  port.reactor_.Activate(port);
-}
-
 bool HostPort::Poll() {
-  const uint32_t polled = adapter_->Poll(kPollMax);
-  const bool found = polled > 0;
-  polled_ += polled;
-  if (!found) ++empty_polls_;
+  const bool found = Count(adapter_->Poll(kPollMax));
   if (adapter_->failed()) [[unlikely]]
     Fail();
   return found;
-}
-
-void HostPort::Fail() {
-  if (on_failed_ != nullptr) std::exchange(on_failed_, nullptr)();
-}
-
-bool HostPort::Arm() {
-  if (completions_->Arm().ok()) return !Poll();
-  // An adapter that can't be armed is gone: no completion is missed.
-  Fail();
-  return true;
 }
 
 }  // namespace cleat::modules

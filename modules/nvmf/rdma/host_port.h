@@ -17,13 +17,13 @@
 #include "nvme/fabrics/memory/data_buffers.h"
 #include "nvme/rdma_host/direct_memory.h"
 #include "nvme/rdma_host/host_adapter.h"
+#include "nvmf/rdma/port_poller.h"
 #include "rdma/device.h"
-#include "reactor/poller.h"
 #include "reactor/reactor.h"
 
 namespace cleat::modules {
 
-class HostPort final : private Poller {
+class HostPort final : public nvmf::RdmaPortPoller {
  public:
   static constexpr uint32_t kPollMax = 128;  // completions of one turn
 
@@ -45,49 +45,28 @@ class HostPort final : private Poller {
   static Result<std::unique_ptr<HostPort>> Make(rdma::Device& device, Reactor& reactor, const Size& size,
                                                 nvme::rdma_host::DirectMemory* direct,
                                                 std::function<void()> on_failed);
-  ~HostPort() override;
+  ~HostPort() override = default;
   HostPort(const HostPort&) = delete;
   HostPort& operator=(const HostPort&) = delete;
 
-  Reactor& reactor() const { return reactor_; }
   rdma::Device& device() const { return device_; }
   rdma::CompletionQueue& completions() { return *completions_; }
   rdma::ReceiveQueue& receives() { return *receives_; }
-  // Completions that were polled, and how many there can be at a time.
-  uint64_t polled() const { return polled_; }
-  uint32_t completions_max() const { return completions_max_; }
   // Control reactor: destroys windows that were bound to a queue pair which is broken, and makes others in their place; nullptr where there is none to be had.
   std::vector<rdma::MemoryWindow*> Replace(std::span<rdma::MemoryWindow* const> windows);
 
   // ---- On the reactor
-  Status Start();
-  void Stop();  // without queues
   nvme::rdma_host::HostAdapter& adapter() { return *adapter_; }
-  // How often it was polled and nothing was there.
-  uint64_t empty_polls() const { return empty_polls_; }
-  // Queues may have something to post, or to be completed.
-  void Wake() {
-    if (added()) reactor_.Activate(*this);
-  }
 
  private:
-  struct Watch : FdWatch {
-    explicit Watch(HostPort& p) : FdWatch(&OnEvent), port(p) {}
-    static void OnEvent(FdWatch& watch, uint32_t events);
-    HostPort& port;
-  };
   HostPort(rdma::Device& device, Reactor& reactor, const Size& size, std::function<void()> on_failed);
   Status FitToDevice();
   Status MakeMemory();
   Status MakeWindows();
   bool Poll() override;
-  bool Arm() override;
-  void Fail();
 
   rdma::Device& device_;
-  Reactor& reactor_;
   Size size_;
-  std::function<void()> on_failed_;  // nullptr: it was called
   nvme::fabrics::DataBuffers data_;
   std::unique_ptr<uint8_t[], void (*)(uint8_t*)> slots_{nullptr, [](uint8_t*) {}};
   std::unique_ptr<rdma::Registration> slots_registration_;
@@ -96,10 +75,6 @@ class HostPort final : private Poller {
   std::unique_ptr<rdma::CompletionQueue> completions_;
   std::unique_ptr<rdma::ReceiveQueue> receives_;
   std::unique_ptr<nvme::rdma_host::HostAdapter> adapter_;
-  Watch watch_{*this};
-  uint64_t empty_polls_ = 0;
-  uint64_t polled_ = 0;
-  uint32_t completions_max_ = 0;
 };
 
 }  // namespace cleat::modules

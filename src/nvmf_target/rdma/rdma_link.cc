@@ -103,7 +103,7 @@ void RdmaLink::EndQueue(const Error& reason) {
   if (queue_ == nullptr || std::exchange(ends_, true)) return;
   keeps_itself_ = shared_from_this();
   queue_->Abort(reason);
-  polls_before_ = port_.empty_polls();
+  polled_before_ = port_.Now();
   flush_until_ns_ = port_.reactor().now_ns() + kFlushNs;
   port_.reactor().AddTimer(flush_, port_.reactor().now_ns() + kLookNs);
 }
@@ -115,7 +115,7 @@ void RdmaLink::FlushTimer::Fire(Timer& timer) {
 void RdmaLink::LookWhetherFlushed() {
   Reactor& reactor = port_.reactor();
   // What the queue pair has received and nobody has polled would be lost with it, and the memory of those capsules.
-  const bool is_flushed = queue_->with_adapter() == 0 && port_.empty_polls() > polls_before_ + 1;
+  const bool is_flushed = queue_->with_adapter() == 0 && port_.IsDrainedSince(polled_before_);
   if (!is_flushed && reactor.now_ns() < flush_until_ns_) {
     port_.Wake();
     return reactor.AddTimer(flush_, reactor.now_ns() + kLookNs);

@@ -96,7 +96,7 @@ class RdmaLink final : public std::enable_shared_from_this<RdmaLink>,
   std::shared_ptr<RdmaLink> keeps_itself_;  // from EndQueue until the queue pair is destroyed
   FlushTimer flush_{*this};
   uint64_t flush_until_ns_ = 0;
-  uint64_t polls_before_ = 0;  // RdmaPort::empty_polls, when the queue ended
+  RdmaPort::Mark polled_before_;  // when the queue ended
   bool ends_ = false;
 };
 

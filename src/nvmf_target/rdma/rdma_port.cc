@@ -2,7 +2,6 @@
 #include "nvmf_target/rdma/rdma_port.h"
 
 #include <fmt/format.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -45,6 +44,7 @@ Result<std::unique_ptr<RdmaPort>> RdmaPort::Make(rdma::Device& device, IoPort& p
   CLEAT_TRY(made->MakeMemory());
   CLEAT_ASSIGN(made->completions_, device.MakeCompletionQueue(completions, port.reactor().index()));
   made->timed_completions_ = std::make_unique<TimedCompletions>(*made->completions_, port.reactor());
+  made->SetCompletions(*made->completions_, completions);
   CLEAT_ASSIGN(made->receives_, device.MakeReceiveQueue(made->slots_));
   const auto slot_bytes =
       static_cast<uint32_t>(TargetAdapter::SlotMemoryBytes(made->slots_, kInCapsuleBytes));
@@ -78,7 +78,7 @@ Status RdmaPort::MakeMemory() {
 }
 
 RdmaPort::~RdmaPort() {
-  CLEAT_CHECK(!added() && turns_.empty());
+  CLEAT_CHECK(turns_.empty());
 }
 
 rdma::SendLimits RdmaPort::LimitsFor(uint32_t entries) const {
@@ -113,24 +113,6 @@ Result<RdmaPort::Staging> RdmaPort::TakeStaging() {
 
 // ---- On the reactor
 
-Status RdmaPort::Start() {
-  CLEAT_TRY(watch_.Start(reactor(), completions_->descriptor(), EPOLLIN));
-  reactor().AddPoller(*this);
-  return {};
-}
-
-void RdmaPort::Stop() {
-  if (!added()) return;
-  watch_.Stop();
-  reactor().RemovePoller(*this);
-}
-
-void RdmaPort::Watch::OnEvent(FdWatch& watch, uint32_t /*events*/) {
-  RdmaPort& port = static_cast<Watch&>(watch).port;
-  port.completions_->TakeEvents();
-  port.reactor().Activate(port);
-}
-
 void RdmaPort::Wake(RdmaTurn& who) {
   if (!who.turn.linked()) turns_.PushBack(who);
   Wake();
@@ -147,25 +129,13 @@ bool RdmaPort::Turn() {
 
 bool RdmaPort::Poll() {
   port_.BeginTurn();
-  const bool found = adapter_->Poll(kPollMax) > 0;
-  if (!found) ++empty_polls_;
+  const bool found = Count(adapter_->Poll(kPollMax));
   const bool had_turns = Turn();
   if (adapter_->wants_to_post()) adapter_->Post();
   port_.FlushCounters();
   if (adapter_->failed()) [[unlikely]]
     Fail();
   return found || had_turns;
-}
-
-void RdmaPort::Fail() {
-  if (on_failed_ != nullptr) std::exchange(on_failed_, nullptr)();
-}
-
-bool RdmaPort::Arm() {
-  if (completions_->Arm().ok()) return !Poll();
-  // An adapter that can't be armed is gone: no completion is missed.
-  Fail();
-  return true;
 }
 
 }  // namespace cleat::nvmf_target

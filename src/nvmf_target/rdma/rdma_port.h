@@ -18,6 +18,7 @@
 #include "base/intrusive_list.h"
 #include "base/result.h"
 #include "nvme/rdma_target/target_adapter.h"
+#include "nvmf/rdma/port_poller.h"
 #include "nvmf_target/io/io_port.h"
 #include "rdma/device.h"
 #include "reactor/reactor.h"
@@ -34,7 +35,7 @@ class RdmaTurn {
   ~RdmaTurn() = default;
 };
 
-class RdmaPort final : private Poller {
+class RdmaPort final : public nvmf::RdmaPortPoller {
  public:
   static constexpr uint32_t kQueuesMax = 1024;
   static constexpr uint32_t kSlots = 8192;            // capsules: the entries of all queues together
@@ -59,7 +60,6 @@ class RdmaPort final : private Poller {
   RdmaPort(const RdmaPort&) = delete;
   RdmaPort& operator=(const RdmaPort&) = delete;
 
-  Reactor& reactor() const { return port_.reactor(); }
   rdma::Device& device() const { return device_; }
   rdma::CompletionQueue& completions() { return *completions_; }
   rdma::ReceiveQueue& receives() { return *receives_; }
@@ -70,24 +70,12 @@ class RdmaPort final : private Poller {
   void GiveStaging(const Staging& staging) { free_staging_.push_back(staging.number); }
 
   // ---- On the reactor
-  Status Start();
-  void Stop();  // without queues
-  // How often it was polled and nothing was there.
-  uint64_t empty_polls() const { return empty_polls_; }
   nvme::rdma_target::TargetAdapter& adapter() { return *adapter_; }
   // `who` has its turn at the end of this one, or of the next.
   void Wake(RdmaTurn& who);
-  // Queues may have something to post.
-  void Wake() {
-    if (added()) reactor().Activate(*this);
-  }
+  using RdmaPortPoller::Wake;
 
  private:
-  struct Watch : FdWatch {
-    explicit Watch(RdmaPort& p) : FdWatch(&OnEvent), port(p) {}
-    static void OnEvent(FdWatch& watch, uint32_t events);
-    RdmaPort& port;
-  };
   // The device's completion queue, behind each look into which the reactor's time is that of the look: what has come may have come too late.
   class TimedCompletions final : public rdma::CompletionQueue {
    public:
@@ -107,17 +95,14 @@ class RdmaPort final : private Poller {
     Reactor& reactor_;
   };
   RdmaPort(rdma::Device& device, IoPort& port, std::function<void()> on_failed)
-      : device_(device), port_(port), on_failed_(std::move(on_failed)) {}
+      : RdmaPortPoller(port.reactor(), std::move(on_failed)), device_(device), port_(port) {}
   Status MakeMemory();
   rdma::LocalPiece PieceAt(uint64_t offset_bytes, uint32_t bytes) const;
   bool Poll() override;
-  bool Arm() override;
   bool Turn();
-  void Fail();
 
   rdma::Device& device_;
   IoPort& port_;
-  std::function<void()> on_failed_;  // nullptr: it was called
   std::unique_ptr<uint8_t[], void (*)(uint8_t*)> memory_{nullptr, [](uint8_t*) {}};
   std::unique_ptr<rdma::Registration> memory_registration_;
   std::unique_ptr<rdma::Registration> data_registration_;
@@ -127,9 +112,7 @@ class RdmaPort final : private Poller {
   std::unique_ptr<nvme::rdma_target::TargetAdapter> adapter_;
   uint32_t slots_ = 0;
   std::vector<uint32_t> free_staging_;
-  Watch watch_{*this};
   IntrusiveList<RdmaTurn, &RdmaTurn::turn> turns_;
-  uint64_t empty_polls_ = 0;
 };
 
 }  // namespace cleat::nvmf_target
