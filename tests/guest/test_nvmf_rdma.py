@@ -131,7 +131,7 @@ class HostTest(RdmaTest):
         self.guest.run(f"nvme disconnect -n {nqn}")
 
     def live(self, nqn=OWN_NQN):
-        return int(self.guest.run(f"for c in /sys/class/nvme/nvme*; do [ \"$(cat $c/subsysnqn) $(cat $c/state)\" = '{nqn} live' ] && echo $c; done | wc -l"))
+        return int(self.guest.run(f"for c in /sys/class/nvme/nvme*; do [ \"$(cat $c/subsysnqn $c/state 2>/dev/null | xargs)\" = '{nqn} live' ] && echo $c; done | wc -l"))
 
     def wait_live(self, count, nqn=OWN_NQN):
         wait_for(f"{count} live controllers", lambda: self.live(nqn), lambda live: live == count)
@@ -256,7 +256,7 @@ class DiskTest(RdmaTest):
         self.assertIn("PASSED", output)
 
     def disk_on(self, target, **names):
-        disk = RdmaDisk(self.host, self.adapters, target, size_bytes=16 << 20, keep_alive_ms=KEEP_ALIVE_MS, **names)
+        disk = RdmaDisk(self.host, self.adapters, target, size_bytes=4 << 20, keep_alive_ms=KEEP_ALIVE_MS, **names)
         self.addCleanup(disk.end)
         return disk
 
