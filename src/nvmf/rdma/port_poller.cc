@@ -47,8 +47,10 @@ void RdmaPortPoller::Fail() {
   if (on_failed_ != nullptr) std::exchange(on_failed_, nullptr)();
 }
 
+// What is woken within its own last look has something to do: the reactor does not hear of it, as the poller is not armed yet.
 bool RdmaPortPoller::Arm() {
-  if (completions_->Arm().ok()) return !Poll();
+  woken_ = false;
+  if (completions_->Arm().ok()) return !Poll() && !woken_;
   // An adapter that can't be armed is gone: no completion is missed.
   Fail();
   return true;

@@ -26,6 +26,7 @@ class RdmaPortPoller : protected Poller {
   void Stop();  // without queues
   // Queues may have something to post, or to be completed.
   void Wake() {
+    woken_ = true;
     if (added()) reactor_.Activate(*this);
   }
 
@@ -65,6 +66,7 @@ class RdmaPortPoller : protected Poller {
   uint32_t completions_max_ = 0;
   uint64_t empty_polls_ = 0;
   uint64_t polled_ = 0;
+  bool woken_ = false;  // since Arm was begun
   Watch watch_{*this};
 };
 

@@ -30,6 +30,8 @@ class ReactorLoad {
       place.load = this;
       place.offset = from + i * kPlaceBytes;
       place.length = kLengths[i];
+      // Adapters reach every other one's memory directly, and data of the others is copied.
+      place.arena = std::make_unique<Arena>(kPlaceBytes, i % 2 == 0 ? Pages::kAny : Pages::kPinned);
       place.io.on_done = [&place] { place.load->Done(place); };
     }
     reactor_.PostCall([this, &disk] { Begin(disk); });
@@ -53,7 +55,7 @@ class ReactorLoad {
     ReactorLoad* load = nullptr;
     uint64_t offset = 0;
     uint32_t length = 0;
-    Arena arena{kPlaceBytes};
+    std::unique_ptr<Arena> arena;
     Io io;
     uint8_t fill = 0;
     bool reads = false;
@@ -68,10 +70,10 @@ class ReactorLoad {
   void Next(Place& place) {
     ++under_way_;
     if (!place.reads) ++place.fill;
-    std::memset(place.arena.data(), place.reads ? 0 : place.fill, place.length);
+    std::memset(place.arena->data(), place.reads ? 0 : place.fill, place.length);
     // Two pieces, as guests' buffers are where they cross a page.
     const uint32_t half = place.length / 2;
-    place.io.segments = {{&place.arena.region(), 0, half}, {&place.arena.region(), half, half}};
+    place.io.segments = {{&place.arena->region(), 0, half}, {&place.arena->region(), half, half}};
     place.io.Submit(*channel_, place.reads ? block::Op::kRead : block::Op::kWrite, place.offset,
                     place.length);
   }
@@ -86,7 +88,7 @@ class ReactorLoad {
   }
   // Each byte is the first one's, which is the next one's.
   static bool IsFilled(Place& place) {
-    const uint8_t* const data = place.arena.data();
+    const uint8_t* const data = place.arena->data();
     return data[0] == place.fill && std::memcmp(data, data + 1, place.length - 1) == 0;
   }
   void Close() {
