@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Device (rdma/device.h) by libibverbs.
 //
-// librdmacm opens adapters, and closes one that was removed once nobody has an identifier on it any more: its own identifier, which is bound to the
-// adapter's address and does nothing else, keeps the adapter open for as long as the device lives, and hears of the removal.
+// librdmacm opens adapters: the device's own identifier, which is bound to the adapter's address and does nothing else, keeps the adapter open for as long as the
+// device lives, and hears of the removal. librdmacm closes one that was removed once nobody has an identifier on it any more, and it has looked which adapters
+// there are, which it does when it meets one that it does not know. Until then the kernel keeps soft-RoCE's, and has no other one on that network device.
 #pragma once
 
 #include <memory>
