@@ -271,6 +271,7 @@ class DiskTest(RdmaTest):
         disk = self.disk_on(self.kernel, nqn=KERNEL_NQN, uuid=KERNEL_UUID)
         disk.attach()
         load = disk.load(LOAD)
+        disk.wait_memory_registered()
         for path in PATHS:
             disk.cut(path)
         disk.kill_engine()
@@ -285,6 +286,7 @@ class DiskTest(RdmaTest):
         disk = self.disk_on(targets, nqn=OWN_NQN, uuid=OWN_UUID, options=("--host-nqn", DISK_NQN, "--host-id", DISK_ID))
         disk.attach()
         load = disk.load(LOAD)
+        disk.wait_memory_registered()
         before = targets.lives()
         targets.processes[0].signal("STOP")
         wait_for("the disk to miss a path", disk.disk.usable_paths, lambda usable: usable < len(PATHS))

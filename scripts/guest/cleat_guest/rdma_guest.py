@@ -113,7 +113,8 @@ class RdmaDisk:
         self.disk = RemoteDisk(host, target.addresses, nqn=nqn, uuid=uuid, size_bytes=size_bytes, keep_alive_ms=keep_alive_ms,
                                options=options, controller="remote")
         self.events = NvmfEvents(self.disk, target, keep_alive_ms)
-        host.ctl("controller", "create", "remote", "--socket", "/run/remote.sock")
+        # So that the adapters reach the virtual machine's memory by themselves.
+        host.ctl("controller", "create", "remote", "--socket", "/run/remote.sock", "--memory-pinned")
 
     def attach(self):
         self.host.ctl("attach", "remote", "remote", "--wait=120")
@@ -131,6 +132,12 @@ class RdmaDisk:
 
     def goes_on(self):
         self.events.goes_on()
+
+    def wait_memory_registered(self):
+        """With each adapter, by the engine that serves the disk now."""
+        log = f"/run/engine-{self.engine}.log"
+        for path in PATHS:
+            self.host.guest.run(f"until grep -q 'its memory registered with the RDMA adapter {self.adapters.name(path)}' {log}; do sleep 0.05; done")
 
     # ---- What happens
 
