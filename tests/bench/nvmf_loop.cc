@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of one size to a namespace over NVMe/TCP through a disk's pipeline, on one reactor that polls: what the engine's initiator costs
+// Requests of one size to a namespace over NVMe/TCP or NVMe/RDMA through a disk's pipeline, on one reactor that polls: what the engine's initiator costs
 // without a ring and a guest, to set beside another initiator's figures with the same target.
 //
 //   nvmf_loop --address 127.0.0.1:4430 --nqn NQN --namespace UUID [--depth 32] [--write] [--seconds 3] [--core 1] [--json]
 //   [--one-piece-a-send] [--read-on-events] [--receive-buffer-kib 64] [--window-by-kernel] [--digests-by-instruction] [--digests-by-table]   without what makes it fast, one by one
 //   [--tls-psk-file FILE [--kernel-tls]]   over TLS, whose records the kernel makes where it can, with --kernel-tls
-//   [--address 127.0.0.1:4431]   given again for each further path
+//   [--address 127.0.0.1:4431]   given again for each further path; rdma://192.0.2.1:4420 over RDMA
 //   [--longest]                  how long requests wait while paths break: see below
 // Prints thousands of requests a second, the latency's percentiles, and for how many nanoseconds of its core a request keeps the reactor
 // busy: turns that found nothing to do are not counted. Beside the mean of that its median, which other programs on the core do not move.
@@ -39,7 +39,9 @@
 #include "base/random.h"
 #include "block/pipeline.h"
 #include "modules/nvmf/nvmf.h"
+#include "modules/nvmf/rdma/rdma_ports.h"
 #include "nvme/tcp/crc32c.h"
+#include "nvmf/rdma/adapters.h"
 #include "perf/workload/latency_histogram.h"
 #include "reactor/reactor.h"
 
@@ -96,6 +98,8 @@ class Control {
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
+  Reactor& reactor() { return *reactor_; }
+
   template <typename T>
   T Await(std::function<Task<T>()> make) {
     std::promise<T> done;
@@ -120,12 +124,12 @@ std::shared_ptr<const nvme::tls::Psk> PskIn(const std::string& path) {
   return std::make_shared<const nvme::tls::Psk>(Must(nvme::tls::Psk::Parse(text, path)));
 }
 
-modules::NvmfOptions OptionsOf(const Arguments& arguments) {
+modules::NvmfOptions OptionsOf(const Arguments& arguments, modules::RdmaPorts& rdma) {
   auto subsystem = std::make_shared<modules::NvmfSubsystem>();
   subsystem->name = "subsystems/loop";
   subsystem->nqn = arguments.nqn;
   for (const auto& address : arguments.addresses)
-    subsystem->addresses.push_back({Must(nvme::fabrics::ParseTransportAddress(address))});
+    subsystem->addresses.push_back({Must(nvme::fabrics::ParseAddressOfAnyTransport(address))});
   subsystem->host = nvme::fabrics::HostIdentityOfUuid(
       Must(nvme::fabrics::ParseUuid("6f6c4c0e-37a6-4bd0-9d1b-0d4a2c0e1f11")));
   subsystem->header_digest = arguments.header_digest;
@@ -133,8 +137,11 @@ modules::NvmfOptions OptionsOf(const Arguments& arguments) {
   subsystem->kato_ms = arguments.keep_alive_ms;
   subsystem->tuning = arguments.tuning;
   if (!arguments.psk_file.empty()) subsystem->psk = PskIn(arguments.psk_file);
-  return {block::DiskShape("disks/loop", arguments.bytes, 512, 4096), std::move(subsystem),
-          Must(nvme::fabrics::ParseUuid(arguments.name_space)), block::AccessMode::kReadWrite};
+  modules::NvmfOptions options(block::DiskShape("disks/loop", arguments.bytes, 512, 4096),
+                               std::move(subsystem), Must(nvme::fabrics::ParseUuid(arguments.name_space)),
+                               block::AccessMode::kReadWrite);
+  options.rdma = &rdma;
+  return options;
 }
 
 class Loop {
@@ -142,7 +149,7 @@ class Loop {
   explicit Loop(const Arguments& arguments)
       : arguments_(arguments), reactor_(MakeReactor(clock_, "io0")), control_(clock_) {
     auto device = Must(control_.Await<Result<std::unique_ptr<block::Device>>>(
-        [this] { return modules::OpenNvmf(OptionsOf(arguments_)); }));
+        [this] { return modules::OpenNvmf(OptionsOf(arguments_, *rdma_)); }));
     pipeline_ = Must(block::Pipeline::Make(std::move(device), block::AccessMode::kReadWrite));
     if (const auto status = control_.Await<Status>([this] { return pipeline_->Acquire(); }); !status)
       Fail(status.error().message);
@@ -215,7 +222,7 @@ class Loop {
     channel_.reset();
     std::atomic<bool> closed{false};
     std::thread closing([&] {
-      (void)control_.Await<Status>([this] { return pipeline_->Close(); });
+      (void)control_.Await<Status>([this] { return Close(); });
       closed.store(true);
     });
     while (!closed.load()) reactor_->RunOnce();
@@ -225,6 +232,14 @@ class Loop {
   }
 
  private:
+  Task<Status> Close() {
+    auto closed = co_await pipeline_->Close();
+    co_await rdma_->Close();
+    rdma_.reset();
+    adapters_.reset();
+    co_return closed;
+  }
+
   struct Slot {
     Slot(Loop& l, block::Segment s) : loop(l), segment(s) {}
     Loop& loop;
@@ -280,6 +295,9 @@ class Loop {
   const MonotonicClock clock_;
   std::unique_ptr<Reactor> reactor_;
   Control control_;
+  // They end on the control reactor.
+  std::unique_ptr<nvmf::RdmaAdapters> adapters_ = std::make_unique<nvmf::RdmaAdapters>(control_.reactor());
+  std::unique_ptr<modules::RdmaPorts> rdma_ = std::make_unique<modules::RdmaPorts>(*adapters_);
   std::unique_ptr<block::Pipeline> pipeline_;
   std::unique_ptr<block::PipelineChannel> channel_;
   uint8_t* memory_ = nullptr;
