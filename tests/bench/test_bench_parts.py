@@ -95,7 +95,8 @@ class Plan(unittest.TestCase):
         self.assertEqual(self.names("qsd"), ["qsd-null", "qsd-file"])
         self.assertEqual(self.names("sight_cost, idle"), ["sight", "host"])
         alone = [measurement.name for measurement in plan.MEASUREMENTS if measurement not in plan.choose(None)]
-        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "tcp-target", "rdma", "pool", "stopped", "export-upgrade", "rbd-clients"])
+        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "tcp-target", "rdma", "rdma-target", "rdma-initiator", "pool", "stopped",
+                                 "export-upgrade", "rbd-clients"])
         for name in alone:
             self.assertEqual(self.names(name), [name])
         for wrong in ("nothing", "null,,", "qsd,nothing"):

@@ -30,6 +30,7 @@ KEEP_ALIVE_MS = 5000
 SIZES = (("512", None), ("4096", None), ("4096", "1024"), ("16384", "4096"), ("65536", None), ("131072", "16384"), ("131072", None))
 DEPTHS = (1, 16, 64)
 FILE_KIB = 24 << 10
+MISMATCH = "Buffer mismatch"  # bdevperf's word for data that is not what it wrote
 
 
 class SpdkOverRdmaTest(SharedBenchTest):
@@ -110,12 +111,12 @@ class SpdkOverRdmaTest(SharedBenchTest):
 
     # ---- SPDK's host on Cleat's target
 
-    def start_own(self):
+    def start_own(self, options=""):
         """target_loop; what ends it is a clean-up."""
         self.guest.run("rm -f /run/stop /run/own.in; mkfifo /run/own.in")
         own = self.guest.background(
             "(until [ -e /run/stop ]; do sleep 0.1; done) >/run/own.in & "
-            f"{UNLIMITED}target_loop --listen rdma://{ADDRESS}:{OWN_PORT} --nqn {OWN_NQN} --host {HOST_NQN} --sleeps --mib {OWN_MIB} "
+            f"{UNLIMITED}target_loop --listen rdma://{ADDRESS}:{OWN_PORT} --nqn {OWN_NQN} --host {HOST_NQN} --sleeps --mib {OWN_MIB} {options} "
             "</run/own.in >/run/own.out 2>&1")
         self.guest.run("until grep -q ready /run/own.out; do sleep 0.1; done")
         # The first connection has the target register its memory, for which SPDK does not wait where processors are emulated; Linux does.
@@ -139,6 +140,12 @@ class SpdkOverRdmaTest(SharedBenchTest):
         self.assertRegex(output, r"\nTotal +: +[1-9]", "requests have ended")
         self.assertNotIn("completed with error", output)
 
+    def verifies(self, host, options):
+        """bdevperf's verify: each request is written, read and compared."""
+        output = self.runs(host, host.bdevperf(f"-w verify {options}"))
+        self.assertRegex(output, r"\n\s*Total +: +[1-9]", "requests have ended")
+        self.assertNotIn(MISMATCH, output)
+
     def test_3_spdks_load_ends_without_an_error(self):
         host = self.start_own()
         for number, (size, piece) in enumerate(SIZES):
@@ -153,7 +160,7 @@ class SpdkOverRdmaTest(SharedBenchTest):
     def test_4_spdk_reads_what_it_has_written_and_so_does_linux(self):
         host = self.start_own()
         for size, depth in ((512, 32), (4096, 64), (65536, 16), (131072, 8)):
-            self.assertNotIn("miscompare", self.runs(host, host.bdevperf(f"-w verify -q {depth} -o {size} -t 2")).lower())
+            self.verifies(host, f"-q {depth} -o {size} -t 2")
         self.guest.run(f"dd if=/dev/urandom of=/run/out bs=1024 count={FILE_KIB} 2>/dev/null")
         self.runs(host, host.dd("--if /run/out --ob Nvme0n1 --bs 65536 --qd 8"))
         self.runs(host, host.dd(f"--ib Nvme0n1 --of /run/in --bs 16384 --qd 16 --count {FILE_KIB // 16}"))
@@ -171,7 +178,15 @@ class SpdkOverRdmaTest(SharedBenchTest):
             load = host.background(host.perf(f"-q 64 -o {size} -w randrw -M 50 -t 600 2>&1"))
             self.host.wait_for("its queues", host.queue_pairs, lambda found: len(found) >= 2)
             self.guest.run(f"sleep 2; kill -9 $(cat {host.pid_file}); until [ -e {load.path}.status ]; do sleep 0.05; done")
-            self.assertNotIn("miscompare", self.runs(host, host.bdevperf("-w verify -q 16 -o 16384 -t 1")).lower())
+            self.verifies(host, "-q 16 -o 16384 -t 1")
+
+    def test_6_its_verification_finds_a_disk_that_keeps_nothing(self):
+        """The negative control of those before. What is written is so small that it comes in the capsule, so that no read can find it where the data of its
+        write was."""
+        host = self.start_own("--null")
+        status, output = host.run(host.bdevperf("-w verify -q 16 -o 4096 -t 1"))
+        self.assertNotEqual(status, 0)
+        self.assertIn(MISMATCH, output)
 
 
 if __name__ == "__main__":

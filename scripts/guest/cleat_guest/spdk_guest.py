@@ -66,7 +66,7 @@ class GuestSpdkTarget:
         self._options = f"--no-pci --disable-cpumask-locks -m {1 << core:#x} -s {memory_mb} {'' if polls else '--interrupt-mode'}"
         self._life = 0
         self._config = "/run/spdk-target.json"
-        self._pid = "/run/spdk-target.pid"
+        self.pid_file = "/run/spdk-target.pid"
         host, port = addresses[-1].rsplit(":", 1)
         # Its log tells of each first listener at an address: of this one when it has read all of its configuration.
         last = f"{host}:{int(port) + 1}"
@@ -91,21 +91,21 @@ class GuestSpdkTarget:
 
     def queue_pairs(self):
         """The numbers of those that its present life has. Each new one has another number."""
-        return queue_pairs(self._guest, self._pid)
+        return queue_pairs(self._guest, self.pid_file)
 
     def start(self):
         self._life += 1
         # A socket of its own, as the one of a life that was killed stays.
         self._guest.run(f"({UNLIMITED}exec nvmf_tgt {self._options} -r /run/spdk-target-{self._life}.sock --json {self._config} >{self.log} 2>&1) & "
-                        f"echo $! >{self._pid}")
+                        f"echo $! >{self.pid_file}")
         status, said = self._guest.execute(
-            f"until grep -q '{self._last}' {self.log}; do kill -0 $(cat {self._pid}) && sleep 0.1 || {{ tail -n 40 {self.log}; exit 1; }}; done")
+            f"until grep -q '{self._last}' {self.log}; do kill -0 $(cat {self.pid_file}) && sleep 0.1 || {{ tail -n 40 {self.log}; exit 1; }}; done")
         if status != 0:
             raise BenchError(f"SPDK's target does not begin:\n{said}")
         return self
 
     def _signal(self, name):
-        self._guest.run(f"kill -{name} $(cat {self._pid})")
+        self._guest.run(f"kill -{name} $(cat {self.pid_file})")
 
     def stop_still(self):
         """As a host that swaps, or a suspended machine."""
@@ -116,7 +116,7 @@ class GuestSpdkTarget:
 
     def kill(self):
         """Until it is gone."""
-        self._guest.run(f"kill -9 $(cat {self._pid}); while kill -0 $(cat {self._pid}) 2>/dev/null; do sleep 0.05; done")
+        self._guest.run(f"kill -9 $(cat {self.pid_file}); while kill -0 $(cat {self.pid_file}) 2>/dev/null; do sleep 0.05; done")
 
 
 class GuestSpdkHost:
