@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from unittest import mock
 
-from cleat_bench import bars, machine, measure_crypto, measure_malloc, measure_qsd, measure_rbd, measure_rbd_images, measure_tcp_failover, measure_tcp_initiator, measure_tcp_target, page, plan, plots, results, stats, target_loads
+from cleat_bench import bars, machine, measure_crypto, measure_malloc, measure_qsd, measure_rbd, measure_rbd_images, measure_rdma_target, measure_tcp_failover, measure_tcp_initiator, measure_tcp_target, page, plan, plots, results, stats, target_loads
 from cleat_bench.lab import FULL, QUICK
 from cleat_bench.stats import Figure, figure
 from cleat_guest import BenchError
@@ -95,7 +95,7 @@ class Plan(unittest.TestCase):
         self.assertEqual(self.names("qsd"), ["qsd-null", "qsd-file"])
         self.assertEqual(self.names("sight_cost, idle"), ["sight", "host"])
         alone = [measurement.name for measurement in plan.MEASUREMENTS if measurement not in plan.choose(None)]
-        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "tcp-target", "rdma", "rdma-target", "rdma-initiator", "pool", "stopped",
+        self.assertEqual(alone, ["nvme", "nvme-upgrade", "tcp-initiator", "tcp-failover", "tcp-target", "rdma", "rdma-target", "pool", "stopped",
                                  "export-upgrade", "rbd-clients"])
         for name in alone:
             self.assertEqual(self.names(name), [name])
@@ -213,6 +213,21 @@ class TcpTarget(unittest.TestCase):
     def test_it_needs_a_built_spdk(self):
         with mock.patch.dict(os.environ, {"PEER_SPDK": ""}), self.assertRaisesRegex(BenchError, "PEER_SPDK"):
             measure_tcp_target.measure(None)
+
+
+class RdmaTarget(unittest.TestCase):
+
+    def test_a_request_costs_more_where_fewer_end_in_a_second(self):
+        runs = {name: [{load.name: rate for load in measure_rdma_target.LOADS}] for name, rate in (("linux", 2000.0), ("own", 1000.0), ("spdk", 500.0))}
+        figures = measure_rdma_target.figures_of(runs)
+        for load in measure_rdma_target.LOADS:
+            self.assertEqual(figures[f"rdma_target_own_{load.name}_instructions"].value, 1e6)
+            self.assertEqual(figures[f"rdma_target_vs_linux_{load.name}"].value, 2)
+            self.assertEqual(figures[f"rdma_target_vs_spdk_{load.name}"].value, 0.5)
+
+    def test_it_needs_a_built_spdk(self):
+        with mock.patch.dict(os.environ, {"PEER_SPDK": ""}), self.assertRaisesRegex(BenchError, "PEER_SPDK"):
+            measure_rdma_target.measure(None)
 
 
 class Machine(unittest.TestCase):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cleat_bench import (measure_active, measure_crash, measure_crypto, measure_host, measure_instructions,
                          measure_malloc, measure_null, measure_nvme, measure_nvme_upgrade, measure_qos, measure_qsd, measure_rbd,
-                         measure_rbd_images, measure_rdma, measure_rdma_peers, measure_sight, measure_tcp_failover, measure_tcp_initiator,
+                         measure_rbd_images, measure_rdma, measure_rdma_target, measure_sight, measure_tcp_failover, measure_tcp_initiator,
                          measure_tcp_target, measure_upgrade)
 from cleat_bench.lab import Lab, Pace
 from cleat_bench.stats import Figure
@@ -62,10 +62,8 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 measure_tcp_target.BARS, measure_tcp_target.seconds, measure_tcp_target.measure, by_name_only=True),
     Measurement("rdma", "the order of RDMA READs against others', in a model (only when it is named)", measure_rdma.BARS, measure_rdma.seconds,
                 measure_rdma.measure, by_name_only=True),
-    Measurement("rdma-target", "targets over NVMe/RDMA in an emulated guest: Cleat's, Linux' and SPDK's, where PEER_SPDK is set (only when it is named)", (),
-                measure_rdma_peers.target_seconds, measure_rdma_peers.measure_target, by_name_only=True),
-    Measurement("rdma-initiator", "hosts over NVMe/RDMA in an emulated guest: Cleat's, Linux' and SPDK's, where PEER_SPDK is set (only when it is named)", (),
-                measure_rdma_peers.initiator_seconds, measure_rdma_peers.measure_initiator, by_name_only=True),
+    Measurement("rdma-target", "instructions a request over NVMe/RDMA by Cleat's target, Linux' and SPDK's, where PEER_SPDK is set (only when it is named)", (),
+                measure_rdma_target.seconds, measure_rdma_target.measure, by_name_only=True),
     Measurement("host", "3,072 disks: attaching, idling, waking, 64 of them active", measure_host.BARS,
                 measure_host.seconds, measure_host.measure),
     Measurement("pool", "disks of a pool on a sparse file: making them, attaching 3,072 (only when it is named)", measure_host.POOL_BARS,

@@ -40,7 +40,8 @@ def spdk_programs(bench, *names):
 def prepare(guest, megabytes):
     """What SPDK wants of a machine: huge pages, folders for its files, and settings for OpenSSL, be there none in them."""
     pages = megabytes // _PAGE_MB
-    guest.run(f"mkdir -p /dev/hugepages /dev/shm /tmp /usr/lib/ssl /var/tmp && touch /usr/lib/ssl/openssl.cnf && ln -sfn /run /var/run && mount -t hugetlbfs nodev /dev/hugepages && "
+    guest.run("mkdir -p /dev/hugepages /dev/shm /tmp /usr/lib/ssl /var/tmp && touch /usr/lib/ssl/openssl.cnf && ln -sfn /run /var/run && "
+              "mount -t hugetlbfs nodev /dev/hugepages && "
               f"echo {pages} >/proc/sys/vm/nr_hugepages && [ $(cat /proc/sys/vm/nr_hugepages) = {pages} ]")
 
 
