@@ -181,8 +181,8 @@ class SpdkOverRdmaTest(SharedBenchTest):
             self.verifies(host, "-q 16 -o 16384 -t 1")
 
     def test_6_its_verification_finds_a_disk_that_keeps_nothing(self):
-        """The negative control of those before. What is written is so small that it comes in the capsule, so that no read can find it where the data of its
-        write was."""
+        """The negative control of those before."""
+        # What is written is so small that it comes in the capsule: larger data a read of that disk may find in the memory that its write had.
         host = self.start_own("--null")
         status, output = host.run(host.bdevperf("-w verify -q 16 -o 4096 -t 1"))
         self.assertNotEqual(status, 0)
