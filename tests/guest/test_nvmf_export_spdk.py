@@ -95,7 +95,7 @@ class SpdkTest(SpdkHostTest):
             command = self.bdevperf(str(number), digests)
             for size in (512, 4096, 65536, 1 << 20):
                 output = self.spdk(*command, "-q", "32" if size <= 65536 else "4", "-o", str(size), "-t", "2")
-                self.assertNotIn("miscompare", output.lower())
+                self.assertNotIn("buffer mismatch", output.lower())
 
     def test_a_host_that_is_not_let_in_gets_nothing(self):
         self.assertIn("Attached to", self.perf("-q", "1", "-o", "4096", "-w", "read"))
@@ -108,7 +108,7 @@ class SpdkSecretsTest(SpdkHostTest):
     def verify(self, name, keys, options=None):
         """Whether it got in; a failed test where it did and something was wrong."""
         status, output = self.run_spdk(*self.bdevperf(name, {key: key for key in keys}, keys, options), "-q", "16", "-o", "16384", "-t", "1")
-        self.assertNotIn("miscompare", output.lower())
+        self.assertNotIn("buffer mismatch", output.lower())
         return status == 0
 
     def test_authentication_with_each_hash_and_group(self):
