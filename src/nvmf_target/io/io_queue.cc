@@ -229,8 +229,9 @@ void IoQueue::Give(TargetCommand& of_target) {
   if (disconnecting_) parts_.transport->Wake();
 }
 
+// What waited for room was found some turns ago.
 void IoQueue::Resume() {
-  if (!parts_.transport->reads() || EndIfFoundLate()) return;
+  if (!parts_.transport->reads() || EndIfExpired()) return;
   queue_->Resume();
   parts_.transport->Wake();
 }

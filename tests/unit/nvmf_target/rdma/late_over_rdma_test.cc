@@ -61,6 +61,26 @@ TEST(LateOverRdmaTest, ACapsuleThatIsPolledInATurnInWhichItsAssociationExpiresIs
   EXPECT_EQ(rig.storage->content[0], 1);
 }
 
+// What waits for memory was found in an earlier turn, and goes on by mail.
+TEST(LateOverRdmaTest, ACommandThatHasWaitedForMemoryWhenItsAssociationExpiresIsNotExecuted) {
+  nvmf_target::PortLimits limits = RdmaRig::SmallLimits();
+  limits.commands = 2;
+  RdmaRig rig(1, limits);
+  RdmaAssociation host(rig, *rig.machines[0], {}, kKatoMs);
+  for (const uint64_t block : {0, 8, 16}) ASSERT_TRUE(host.queue->Write(block, 8, 1));
+  rig.storage->holds = true;
+  for (const uint64_t block : {0, 8, 16}) host.queue->SendWrite(block, 8, 2, RdmaData::kInCapsule);
+  for (int turn = 0; turn < 50; ++turn) rig.TurnIo();
+  ASSERT_EQ(rig.storage->held.size(), limits.commands);
+  rig.io[1]->PostCall([&rig] {
+    rig.io[1]->PostCall([&rig] { rig.clock.AdvanceBy(kOverNs); });  // ahead of that mail
+    rig.storage->LetGo();
+  });
+  for (int turn = 0; turn < 50; ++turn) rig.TurnIo();
+  EXPECT_EQ(rig.storage->content[8 * 512], 2) << "what was executed before";
+  EXPECT_EQ(rig.storage->content[16 * 512], 1);
+}
+
 TEST(LateOverRdmaTest, AHostThatSendsNoKeepAlivesIsDroppedInTime) {
   RdmaRig rig;
   RdmaAssociation host(rig, *rig.machines[0], {}, kKatoMs);
