@@ -2,6 +2,7 @@
 #include "modules/nvmf/channel/io_queue.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace cleat::modules {
@@ -22,7 +23,8 @@ nvme::host::QueueLoginConfig LoginConfigOf(const IoQueueTarget& target, const Io
   return config;
 }
 
-TransportQueueOptions QueueOptionsOf(const IoQueueTarget& target, const IoQueueId& id) {
+TransportQueueOptions QueueOptionsOf(const IoQueueTarget& target, const IoQueueId& id,
+                                     std::function<void(const Error&)> on_breaks) {
   TransportQueueOptions options;
   options.transport = target.paths.at(id.path).transport;
   options.transport.tls.queue = nvmf::TlsNames::Queue::kIo;
@@ -31,6 +33,7 @@ TransportQueueOptions QueueOptionsOf(const IoQueueTarget& target, const IoQueueI
   options.controller_id = id.controller_id;
   options.entries = id.entries;
   options.connect_timeout_ns = IoQueue::kConnectTimeoutNs;
+  options.on_breaks = std::move(on_breaks);
   return options;
 }
 
@@ -47,7 +50,8 @@ IoQueue::IoQueue(const IoQueueTarget& target, const IoQueueId& id, Reactor& reac
           target.arithmetic, {target.subsystem_nqn, target.paths.at(id.path).who}, reactor,
           [this] { Computed(); }, id.place),
       login_(LoginConfigOf(target, id, arithmetic_.ChapWith(target.chap))),
-      queue_(MakeQueue(QueueOptionsOf(target, id), reactor, *this)) {}
+      queue_(MakeQueue(QueueOptionsOf(target, id, [this](const Error& reason) { Breaks(reason); }), reactor,
+                       *this)) {}
 
 void IoQueue::CheckOverdue() {
   if (const auto overdue = login_.Overdue(reactor_.now_ns())) queue_->Abort(*overdue);

@@ -91,6 +91,8 @@ class IoQueue : public nvme::fabrics::QueuePairOwner {
   static constexpr bool IsOfLogin(uint64_t cookie) { return nvme::host::QueueLogin::IsOf(cookie); }
   // A completion of the login's; true: the queue is ready now. It may have ended within.
   bool TakeLogin(uint64_t cookie, const nvme::fabrics::CompletionEntry& entry, uint64_t data_bytes);
+  // Once it was ready: the queue takes no command any more, and some come back, as Ended does, later.
+  virtual void Breaks(const Error& /*reason*/) {}
   // To be called first by Ended; the reason that people are to read.
   Error EndLogin(const Error& reason);
 

@@ -38,6 +38,10 @@ void NvmfChannel::Queue::Ended(const Error& reason) {
   channel_.QueueEnded(path_, EndLogin(reason));
 }
 
+void NvmfChannel::Queue::Breaks(const Error& reason) {
+  channel_.QueueBreaks(path_, reason);
+}
+
 // ---- The channel
 
 NvmfChannel::NvmfChannel(std::shared_ptr<const NvmfChannelShared> shared,
@@ -191,12 +195,22 @@ void NvmfChannel::QueueReady(uint32_t path) {
   ArmTick();
 }
 
+// Requests go by other paths from now on, and the core may end the life elsewhere; here it is over when the queue has ended.
+void NvmfChannel::QueueBreaks(uint32_t path, const Error& reason) {
+  Life& life = *lives_[path];
+  if (std::exchange(life.is_over, true)) return;
+  control_.Post([id = life.plan.id.life, reason](NvmfChannelOwner& core) { core.QueueBroken(id, reason); });
+  requests_->PathBreaks(life.plan.id.life);
+}
+
 // Within a callback of the queue, which is destroyed later.
 void NvmfChannel::QueueEnded(uint32_t path, const Error& reason) {
   if (closing_) return;
   Life& life = *lives_[path];
-  if (life.is_left) return Report(life);
-  if (life.is_over) return;
+  if (life.is_over) {
+    if (!life.is_reported) Report(life);
+    return;
+  }
   const bool is_refused = reason.code == ErrorCode::kPermissionDenied;
   if (life.queue->IsForgiven(reason)) --life.tries;
   if (!life.queue->ready() && !is_refused && life.tries < IoQueue::kConnectTriesMax) {

@@ -133,6 +133,9 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
     void Unanswered(uint64_t cookie, nvme::fabrics::Reached reached) override;
     void Ended(const Error& reason) override;
 
+   protected:
+    void Breaks(const Error& reason) override;
+
    private:
     NvmfChannel& channel_;
     const uint32_t path_;
@@ -146,7 +149,7 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
     std::unique_ptr<Queue> queue;  // nullptr: between two tries
     uint32_t tries = 0;
     uint64_t try_at_ns = 0;
-    bool is_over = false;      // the queue was broken, or is to end
+    bool is_over = false;      // the queue is broken, or is to end
     bool is_reported = false;  // PathEnded was called
     bool is_left = false;      // the core has ended it, and its queue had not ended yet
   };
@@ -169,6 +172,7 @@ class NvmfChannel final : private nvme::host::RequestQueueOwner {
   bool IsFree(uint32_t path) const;
   void TryQueue(Life& life);
   void QueueReady(uint32_t path);
+  void QueueBreaks(uint32_t path, const Error& reason);
   void QueueEnded(uint32_t path, const Error& reason);
   void Report(Life& life);
   static void RequestDone(block::Request& request, const block::Frame& frame);

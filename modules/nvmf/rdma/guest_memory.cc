@@ -94,6 +94,8 @@ Task<void> GuestMemory::Destroy(std::vector<std::unique_ptr<rdma::Registration>>
 Task<void> GuestMemory::Register(std::shared_ptr<const MemoryRegion> region) {
   const std::string& owner = region->registration()->owner();
   const uint64_t bytes = region->size_bytes();
+  // Nobody else has it any more: as good as none.
+  if (region.use_count() == 1) co_return LetGo(std::move(region));
   const Status entered = co_await Enter(*region);
   if (entered.ok()) {
     spdlog::info("{}: {} MiB of its memory registered with the RDMA adapter {}, and locked", owner,
@@ -105,6 +107,12 @@ Task<void> GuestMemory::Register(std::shared_ptr<const MemoryRegion> region) {
         Mebibytes(bytes), device_.name(), entered.error().message);
     refused_ = owner;
   }
+  LetGo(std::move(region));
+}
+
+// Whoever lets a region go last unmaps it, which may take long.
+void GuestMemory::LetGo(std::shared_ptr<const MemoryRegion> region) {
+  pool_.Post([last = std::move(region)] {});
 }
 
 Task<Status> GuestMemory::Enter(const MemoryRegion& region) {
@@ -131,8 +139,11 @@ Task<Status> GuestMemory::Enter(const MemoryRegion& region) {
   co_return Ok{};
 }
 
-void GuestMemory::Forget(const Region& region) const {
-  if (const auto lives = region.lock()) lives->registration()->Withdraw(number_);
+void GuestMemory::Forget(const Region& region) {
+  auto lives = region.lock();
+  if (lives == nullptr) return;
+  lives->registration()->Withdraw(number_);
+  LetGo(std::move(lives));
 }
 
 Task<void> GuestMemory::Close() {

@@ -32,7 +32,7 @@ namespace cleat::modules {
 class GuestMemory final : public nvme::rdma_host::DirectMemory,
                           public std::enable_shared_from_this<GuestMemory> {
  public:
-  // Of an adapter at a time: each controller of a VM maps its memory for itself, in one region as a rule.
+  // At a time: each controller of a VM maps its memory for itself, in one region as a rule.
   static constexpr uint32_t kRegionsMax = 8192;
 
   // All outlive it. `number`: the adapter's among the registrars of this process, its own until Close has returned.
@@ -67,7 +67,8 @@ class GuestMemory final : public nvme::rdma_host::DirectMemory,
   Task<void> Register(std::shared_ptr<const block::MemoryRegion> region);
   Task<Status> Enter(const block::MemoryRegion& region);
   Task<void> Destroy(std::vector<std::unique_ptr<rdma::Registration>> registrations);
-  void Forget(const Region& region) const;
+  void Forget(const Region& region);
+  void LetGo(std::shared_ptr<const block::MemoryRegion> region);
 
   rdma::Device& device_;
   Reactor& control_;

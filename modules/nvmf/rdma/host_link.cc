@@ -145,7 +145,7 @@ void HostLink::MakeQueue(const Result<uint32_t>& commands_max) {
                                           .target = nvme::fabrics::TextOfAddress(options_.transport.address),
                                           .entries = entries,
                                           .in_capsule_bytes = 0,
-                                          .on_broken = [this] { Broken(); }},
+                                          .on_broken = [this](const Error& reason) { Broken(reason); }},
         owner_->queue_owner());
     return owner_->LinkConnected(*queue_);
   }
@@ -159,7 +159,8 @@ void HostLink::End() {
   if (queue_ == nullptr) OnControl([](HostLink& link) { link.GiveUp(); });
 }
 
-void HostLink::Broken() {
+void HostLink::Broken(const Error& reason) {
+  if (queue_->owes()) owner_->LinkBreaks(reason);
   keeps_itself_ = shared_from_this();
   polled_before_ = port_->Now();
   flush_until_ns_ = reactor_.now_ns() + kFlushNs;

@@ -34,6 +34,8 @@ class HostLinkOwner {
   virtual void LinkConnected(nvme::rdma_host::HostQueue& queue) = 0;
   // Instead of LinkConnected.
   virtual void LinkFailed(const Error& reason) = 0;
+  // The queue is broken, and the queue's owner hears of some commands, and of the end, later than now.
+  virtual void LinkBreaks(const Error& reason) = 0;
 
  protected:
   ~HostLinkOwner() = default;
@@ -45,7 +47,7 @@ class HostLink final : public std::enable_shared_from_this<HostLink>, private rd
   // that.
   static constexpr uint64_t kFlushNs = kNsPerSecond;
 
-  // `owner` until Detach.
+  // `owner` until End.
   HostLink(const TransportQueueOptions& options, Reactor& reactor, HostLinkOwner& owner);
   ~HostLink();
 
@@ -79,7 +81,7 @@ class HostLink final : public std::enable_shared_from_this<HostLink>, private rd
   void Over();
   // The reactor
   void MakeQueue(const Result<uint32_t>& commands_max);
-  void Broken();
+  void Broken(const Error& reason);
   void LookWhetherFlushed();
   void DestroyQueuePair(bool is_flushed);
 

@@ -25,8 +25,6 @@ namespace cleat::modules {
 
 class HostPort final : public nvmf::RdmaPortPoller {
  public:
-  static constexpr uint32_t kPollMax = 128;  // completions of one turn
-
   // How much of it there is: for I/O queues, or for admin queues, which have event requests under way all the time and hardly any data. Where an adapter has
   // room for less, there is less.
   struct Size {
@@ -40,8 +38,8 @@ class HostPort final : public nvmf::RdmaPortPoller {
   // An admin queue has three: an event request, a Keep Alive, and the command that the association is at.
   static constexpr Size kForAdmin{16384, 256, 8, 0, 3};
 
-  // Blocks for as long as it takes to pin the memory. `device` outlives it, and `direct`, of the adapter's (HostAdapterOptions). `on_failed`: once, on the reactor, when the adapter does nothing any more.
-  // kUnimplemented: the adapter has no windows of type 2B. kUnavailable: too little room.
+  // Blocks for as long as it takes to pin the memory. `device` outlives it, and `direct`, of the adapter's (HostAdapterOptions). `on_failed`: once, on the
+  // reactor, when the adapter does nothing any more. kUnimplemented: the adapter has no windows of type 2B. kUnavailable: too little room.
   static Result<std::unique_ptr<HostPort>> Make(rdma::Device& device, Reactor& reactor, const Size& size,
                                                 nvme::rdma_host::DirectMemory* direct,
                                                 std::function<void()> on_failed);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "modules/nvmf/rdma/host_link.h"
 
 namespace cleat::modules {
@@ -44,8 +45,13 @@ std::shared_ptr<GuestMemory> RdmaPorts::MakeGuestMemory(nvmf::RdmaAdapter& adapt
   for (uint32_t number = MemoryRegistration::kFirstAdapter; number < MemoryRegistration::kRegistrarsMax;
        ++number) {
     if (numbers_.insert(number).second)
-      return std::make_shared<GuestMemory>(adapter.device(), control(), pinning_, number);
+      return std::make_shared<GuestMemory>(adapter.device(), control(), guests_, number);
   }
+  spdlog::warn(
+      "RDMA adapter {}: disks are reached by {} adapters that have guests' memory registered with them, "
+      "which is as many as there may be: "
+      "what goes by this one is copied",
+      adapter.device().name(), numbers_.size());
   return nullptr;
 }
 
@@ -79,7 +85,7 @@ Task<Status> RdmaPorts::MakePort(Adapter& adapter, Port& port, Reactor& reactor)
                           is_for_admin ? HostPort::kForAdmin : HostPort::kForIo,
                           is_for_admin ? nullptr : adapter.guests.get(), std::move(on_failed));
   };
-  CLEAT_CO_ASSIGN(auto made, co_await pinning_.Run<Result<std::unique_ptr<HostPort>>>(make));
+  CLEAT_CO_ASSIGN(auto made, co_await making_.Run<Result<std::unique_ptr<HostPort>>>(make));
   co_await reactor.Enter();
   const Status started = made->Start();
   co_await control.Enter();

@@ -31,12 +31,12 @@ class RdmaPorts final : private nvmf::RdmaAdapterUser {
   // A port that could not be made is not tried again before so long: that takes a while.
   static constexpr uint64_t kFailureNs = 5 * kNsPerSecond;
 
-  // Threads that pin memory: one for the ports of reactors, while another one is at a guest's.
-  static constexpr uint32_t kPinningThreads = 2;
-
   // `adapters` outlives it. 0 threads: memory is pinned on the control reactor, for tests that go step by step.
-  explicit RdmaPorts(nvmf::RdmaAdapters& adapters, uint32_t pinning_threads = kPinningThreads)
-      : adapters_(adapters), pinning_(pinning_threads), changed_(adapters.control()) {}
+  explicit RdmaPorts(nvmf::RdmaAdapters& adapters, uint32_t pinning_threads = 1)
+      : adapters_(adapters),
+        making_(pinning_threads),
+        guests_(pinning_threads),
+        changed_(adapters.control()) {}
   ~RdmaPorts();  // closed
   RdmaPorts(const RdmaPorts&) = delete;
   RdmaPorts& operator=(const RdmaPorts&) = delete;
@@ -80,7 +80,9 @@ class RdmaPorts final : private nvmf::RdmaAdapterUser {
   Task<void> CloseAdapter(nvmf::RdmaAdapter* key);
 
   nvmf::RdmaAdapters& adapters_;
-  BlockingPool pinning_;
+  // What pins memory: of ports, which does not wait for guests'.
+  BlockingPool making_;
+  BlockingPool guests_;
   std::set<uint32_t> numbers_;  // of GuestMemory, that are taken
   std::map<nvmf::RdmaAdapter*, Adapter> in_use_;
   uint32_t adapters_closing_ = 0;

@@ -12,6 +12,7 @@ using nvme::fabrics::Reached;
 
 RdmaQueue::RdmaQueue(TransportQueueOptions options, Reactor& reactor, nvme::fabrics::QueuePairOwner& owner)
     : name_(options.name),
+      on_breaks_(options.on_breaks),
       owner_(owner),
       link_(std::make_shared<HostLink>(std::move(options), reactor, static_cast<HostLinkOwner&>(*this))) {}
 
@@ -48,6 +49,10 @@ void RdmaQueue::LinkConnected(nvme::rdma_host::HostQueue& queue) {
 void RdmaQueue::LinkFailed(const Error& reason) {
   ended_ = true;
   owner_.Ended({reason.code, name_ + ": " + reason.message});
+}
+
+void RdmaQueue::LinkBreaks(const Error& reason) {
+  if (on_breaks_) on_breaks_(reason);
 }
 
 // ---- What the queue says

@@ -4,6 +4,7 @@
 // Ownership and thread: transport_queue.h. Nothing is allocated from Connected on but for mail at the end, and the text of the error.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "modules/nvmf/rdma/host_link.h"
@@ -25,8 +26,7 @@ class RdmaQueue final : public TransportQueue, private HostLinkOwner, private nv
   // ---- TransportQueue
   void Start() override;
   void set_in_capsule_bytes(uint32_t bytes) override { queue_->set_in_capsule_bytes(bytes); }
-  // True from the moment on at which the owner hears of the first of the last commands that come back at the end: of all, but where the adapter reaches memory
-  // of the owner's; then the others come back before.
+  // True once the owner hears of the last commands: when the queue breaks, or, where it owes some, when its queue pair is gone.
   bool ended() const override { return ended_ || (queue_ != nullptr && queue_->ended() && !queue_->owes()); }
 
   // ---- QueuePair
@@ -39,6 +39,7 @@ class RdmaQueue final : public TransportQueue, private HostLinkOwner, private nv
   nvme::fabrics::QueuePairOwner& queue_owner() override { return *this; }
   void LinkConnected(nvme::rdma_host::HostQueue& queue) override;
   void LinkFailed(const Error& reason) override;
+  void LinkBreaks(const Error& reason) override;
   // ---- QueuePairOwner: of the queue, for the owner
   void Connected() override {}
   void Completed(uint64_t cookie, const nvme::fabrics::CompletionEntry& entry, uint64_t data_bytes) override;
@@ -46,6 +47,7 @@ class RdmaQueue final : public TransportQueue, private HostLinkOwner, private nv
   void Ended(const Error& reason) override;
 
   const std::string name_;
+  const std::function<void(const Error& reason)> on_breaks_;
   nvme::fabrics::QueuePairOwner& owner_;
   const std::shared_ptr<HostLink> link_;
   nvme::rdma_host::HostQueue* queue_ = nullptr;  // the link's; nullptr: not connected, or it has ended

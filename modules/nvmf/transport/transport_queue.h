@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -39,6 +40,8 @@ struct TransportQueueOptions {
   uint32_t entries = 0;        // one more than commands under way
   // The time until commands may be submitted.
   uint64_t connect_timeout_ns = 10 * kNsPerSecond;
+  // The queue is broken, takes no command any more, and has commands that come back later than now: over RDMA, at most once, before all of Unanswered and Ended.
+  std::function<void(const Error& reason)> on_breaks = {};
 };
 
 class TransportQueue : public nvme::fabrics::QueuePair {

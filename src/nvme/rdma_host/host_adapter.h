@@ -9,9 +9,9 @@
 // Nothing is copied where the owner's memory is registered (direct_memory.h) and the command's is one piece of it: the window shows that. At the queue's end
 // such a command comes back only when its window is gone for certain, with the queue pair.
 //
-// Places, windows and memory are shared: a command that lacks one of them waits, and has nothing of the adapter's meanwhile. There are two lines for each target, of small
-// commands and of large ones (data_shares.h, waiting_lines.h), first come, first served. They take turns: the one whose turn it is and that has to wait gets what comes back first, and
-// keeps its turn, so neither waits for ever for the other. Large ones never have all places, nor all memory.
+// Places, windows and memory are shared: a command that lacks one of them waits, and has nothing of the adapter's meanwhile. There are two lines for each
+// target, of small commands and of large ones (data_shares.h, waiting_lines.h), first come, first served. They take turns: the one whose turn it is and that
+// has to wait gets what comes back first, and keeps its turn, so neither waits for ever for the other. Large ones never have all places, nor all memory.
 //
 // Before a queue pair is destroyed, Poll is called until nothing comes of it any more: what it has received and nobody has polled is lost with it, the memory
 // of the messages too. receives_posted() says whether that has happened.

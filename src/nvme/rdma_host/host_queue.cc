@@ -267,7 +267,7 @@ void HostQueue::End(const Error& reason) {
     if (command->waits.linked()) command->waits.Unlink();
     if (command->shows_owners_memory()) ++late_;
   }
-  if (on_broken_) on_broken_();
+  if (on_broken_) on_broken_(reason);
   HostCommand* next = nullptr;
   for (HostCommand* command = commands_.front(); command != nullptr; command = next) {
     next = commands_.Next(*command);

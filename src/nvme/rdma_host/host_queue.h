@@ -46,7 +46,7 @@ struct HostQueueOptions {
   uint32_t entries = 0;
   uint32_t in_capsule_bytes = 0;  // of data that a capsule may have; until set_in_capsule_bytes
   // For the maker of the queue pair: that is broken, and to be destroyed. Once, before the owner hears anything of it; may not destroy the queue.
-  std::function<void()> on_broken = {};
+  std::function<void(const Error& reason)> on_broken = {};
 };
 
 class HostQueue final : public fabrics::QueuePair {
@@ -66,13 +66,13 @@ class HostQueue final : public fabrics::QueuePair {
   // The value that Identify has; used from the next Submit on, as far as capsules have room.
   void set_in_capsule_bytes(uint32_t bytes);
   bool ended() const { return ended_; }
-  // It has ended, and the owner has still to hear of commands and of the end.
+  // The owner has still to hear of commands, and of the end that has come.
   bool owes() const { return late_ > 0; }
 
   // ---- For the maker of the queue pair, once it has ended
   // Whether the adapter has completed what was posted. May stay false where the adapter has refused works in the middle of a command's.
   bool flushed() const { return outstanding_ == 0; }
-  // Windows that may be bound to the queue pair: the same from Ended to Destroyed. Each is to be destroyed before it, and has a place in Destroyed's
+  // Windows that may be bound to the queue pair: the same from on_broken on until Destroyed. Each is to be destroyed before it, and has a place in Destroyed's
   // argument.
   std::vector<verbs::MemoryWindow*> bound();
   // The queue pair is destroyed; the owner hears now what it has to hear. `windows`: what takes the place of bound()'s, one by one; nullptr: there is none, and the adapter has one window less.
@@ -139,10 +139,10 @@ class HostQueue final : public fabrics::QueuePair {
   uint32_t outstanding_ = 0;                                 // signaled works that have not completed
   // The command whose binding is the last work that was taken: nothing signaled follows it.
   std::optional<uint16_t> last_binding_;
-  const std::function<void()> on_broken_;
+  const std::function<void(const Error&)> on_broken_;
   bool ended_ = false;
-  uint32_t late_ =
-      0;  // commands that the owner hears of when the queue pair is destroyed, and of the end, for this reason:
+  // Commands that the owner hears of when the queue pair is destroyed, and the reason of the end, which it hears of then as well.
+  uint32_t late_ = 0;
   std::optional<Error> reason_;
 };
 

@@ -30,6 +30,8 @@ class RdmaPortPoller : protected Poller {
     if (added()) reactor_.Activate(*this);
   }
 
+  static constexpr uint32_t kPollMax = 128;  // completions of one turn, which are counted at its end
+
   // How much has been polled by now.
   struct Mark {
     uint64_t empty_polls = 0;
@@ -38,7 +40,7 @@ class RdmaPortPoller : protected Poller {
   Mark Now() const { return {empty_polls_, polled_}; }
   // What was in the completion queue at the mark has been polled: the queue was found empty since, or as many completions as it has room for have come.
   bool IsDrainedSince(const Mark& mark) const {
-    return empty_polls_ > mark.empty_polls + 1 || polled_ - mark.polled >= completions_max_;
+    return empty_polls_ > mark.empty_polls + 1 || polled_ - mark.polled >= completions_max_ + kPollMax;
   }
 
  protected:

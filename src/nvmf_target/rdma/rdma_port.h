@@ -44,7 +44,6 @@ class RdmaPort final : public nvmf::RdmaPortPoller {
   static constexpr uint32_t kEntriesBytes = 1024;     // of a queue: 64 answers that are being sent
   static constexpr uint32_t kCompletionsMax = 65536;  // that may be outstanding
   static constexpr uint32_t kReadsMax = 2048;         // outstanding, of all queues
-  static constexpr uint32_t kPollMax = 128;           // completions of one turn
 
   // What a queue has of the port's memory.
   struct Staging {

@@ -483,6 +483,13 @@ void RequestQueue::SetFormat(PathSet::Path& path, const PathFormat& format) {
 }
 
 // The report is mailed before the ends of barriers that it names; only then may anything of the life go on.
+void RequestQueue::PathBreaks(LifeId life) {
+  const uint32_t place = paths_.PlaceOf(life);
+  if (place == PathSet::kNone) return;
+  paths_.SetBreaks(place);
+  Serve();
+}
+
 void RequestQueue::PathEnded(LifeId life) {
   block::RequestList lost;
   std::vector<Attempt> perhaps;

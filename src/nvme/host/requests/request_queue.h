@@ -96,6 +96,8 @@ class RequestQueue {
   // An answer to a write that only a host may give (3/70h to 3/7fh) aborts the queue pair, last: the path's whole end may come from within.
   void Completed(LifeId life, uint64_t cookie, const fabrics::CompletionEntry& entry, uint64_t data_bytes);
   void Unanswered(LifeId life, uint64_t cookie, fabrics::Reached reached);
+  // Its queue pair is broken: it takes no command any more, though some of those under way come back later.
+  void PathBreaks(LifeId life);
   // Each of its commands has come back, and its connection sends nothing of them any more; or the life has ended without a queue pair here. Once
   // for each life that the disk has had since this queue was made. Mails the report.
   void PathEnded(LifeId life);

@@ -55,6 +55,23 @@ TEST_F(RequestsOnPaths, TheBestStateThatThereIsIsTaken) {
   Finish();
 }
 
+// Some of its commands come back later, and it has no room until then.
+TEST_F(RequestsOnPaths, OneThatBreaksIsNotWaitedFor) {
+  Open(a_);
+  Submit(Op::kRead, 0, 8);
+  a_.depth = 1;
+  Submit(Op::kRead, 8, 8);
+  Open(b_, MakeFormat(), kNonOptimized);
+  EXPECT_TRUE(b_.sent.empty()) << "the better one has no room, and will have";
+  queue_.PathBreaks(1);
+  EXPECT_EQ(b_.sent.size(), 1U);
+  Submit(Op::kRead, 16, 8);
+  EXPECT_EQ(b_.sent.size(), 2U);
+  queue_.PathBreaks(9);  // no path here
+  a_.depth = 2;
+  Finish();
+}
+
 TEST_F(RequestsOnPaths, AStateThatChangesUnderLoadIsForNewOnes) {
   Open(a_);
   Open(b_, MakeFormat(), kNonOptimized);

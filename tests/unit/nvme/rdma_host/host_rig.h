@@ -109,7 +109,7 @@ struct Region final : verbs::Registration {
   Region() : Registration(71, 72) {}
 };
 
-// Of the regions that a test puts there.
+// Finds the regions that a test puts there.
 struct Direct final : DirectMemory {
   const verbs::Registration* Find(const block::MemoryRegion& region) override {
     const auto known = registered.find(&region);
@@ -184,10 +184,11 @@ class HostTest : public testing::Test {
     pair_ = std::make_unique<Pair>(kNumber, limits_ ? *limits_ : HostAdapter::LimitsFor(entries));
     queue_ = std::make_unique<HostQueue>(
         *adapter_, *pair_,
-        HostQueueOptions{.name = "nqn, queue 1",
-                         .entries = entries,
-                         .in_capsule_bytes = in_capsule_bytes,
-                         .on_broken = [this] { owner_.broken_when.push_back(owner_.heard.size()); }},
+        HostQueueOptions{
+            .name = "nqn, queue 1",
+            .entries = entries,
+            .in_capsule_bytes = in_capsule_bytes,
+            .on_broken = [this](const Error&) { owner_.broken_when.push_back(owner_.heard.size()); }},
         owner_);
   }
   void End() {
