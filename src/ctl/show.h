@@ -13,7 +13,7 @@ namespace cleat::ctl {
 template <typename Resource>
 using Repeated = google::protobuf::RepeatedPtrField<Resource>;
 
-// Of a column that lists leave out, and one resource's details have (Column).
+// A column that lists leave out, and one resource's details have (Column).
 inline constexpr bool kDetailsOnly = true;
 
 Table TableOf(const Repeated<v1::Disk>& disks);

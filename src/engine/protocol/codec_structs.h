@@ -109,7 +109,7 @@ inline Result<pool::ExtentRuns> ExtentRunsOf(std::span<Cleat__Engine__V1__Extent
   return extents;
 }
 
-// Of an Export or an NvmeTcpBackend, absent or not.
+// The DSCP of an Export or an NvmeTcpBackend, absent or not.
 inline Result<uint8_t> DscpOf(uint32_t dscp, const std::string& field) {
   if (dscp <= nvme::fabrics::kDscpMax) return static_cast<uint8_t>(dscp);
   return Malformed(field + " is not 0 to " + std::to_string(nvme::fabrics::kDscpMax));

@@ -36,8 +36,8 @@ struct ExportSpec {
       0;             // of cleatd's intent that says so; goes back with each report, which has no hosts
   uint8_t dscp = 0;  // of packets to hosts over TCP: 0 to kDscpMax
 
-  // Whether `asked` is the same export, whoever is let in: that changes while it is there. The DSCP does not tell exports apart. One without standby addresses may be, or have been, of a
-  // cleatd that knows none.
+  // Whether `asked` is the same export, whoever is let in: that changes while it is there. The DSCP does not tell exports apart, as a cleatd of before version
+  // 15 tells none. One without standby addresses may be, or have been, of a cleatd that knows none.
   bool SameAs(const ExportSpec& asked) const {
     return nqn == asked.nqn && serial == asked.serial && addresses == asked.addresses &&
            (asked.standby_addresses.empty() || standby_addresses.empty() ||

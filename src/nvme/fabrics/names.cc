@@ -85,7 +85,7 @@ bool ParseIp(AddressFamily family, std::string_view text, std::array<uint8_t, 16
          inet_pton(family == AddressFamily::kIpv4 ? AF_INET : AF_INET6, literal.c_str(), address.data()) == 1;
 }
 
-// Of a path to `target`.
+// The source of a path to `target`.
 Result<TransportAddress> ParseSource(std::string_view text, const TransportAddress& target) {
   TransportAddress source{.transport = target.transport, .family = target.family, .address = {}, .port = 0};
   if (ParseIp(target.family, text, source.address)) {
@@ -185,6 +185,10 @@ HostIdentity HostIdentityOfUuid(const Uuid& uuid) {
 Result<TransportAddress> ParseTransportAddress(std::string_view text, uint16_t port_default) {
   const Error problem = Invalid(fmt::format("'{}' is no address of a target: 10.0.0.1:{} or [fd00::1]:{}",
                                             text.substr(0, kNqnBytesMax), port_default, port_default));
+  if (text.find(',') != std::string_view::npos) {
+    return Invalid(fmt::format("'{}' has a comma: the address of one target is taken here, and no source",
+                               text.substr(0, kNqnBytesMax)));
+  }
   std::string_view address = text;
   std::string_view port;
   AddressFamily family = AddressFamily::kIpv4;
@@ -248,6 +252,11 @@ std::string TextOfAddress(const TransportAddress& address) {
 Result<PathAddress> ParsePathAddress(std::string_view text) {
   PathAddress path;
   const size_t from = text.find(kFrom);
+  if (text.substr(0, from).find(',') != std::string_view::npos) {
+    return Invalid(fmt::format(
+        "'{}': a path's source is written behind its target, without a space: 10.0.0.1:4420,from=10.0.0.9",
+        text.substr(0, kNqnBytesMax)));
+  }
   CLEAT_ASSIGN(path.target, ParseAddressOfAnyTransport(text.substr(0, from)));
   if (from == std::string_view::npos) return path;
   CLEAT_ASSIGN(path.source, ParseSource(text.substr(from + kFrom.size()), path.target));

@@ -34,7 +34,7 @@ struct SubsystemConfig {
       standby_addresses;          // where one that stands by does: at most kAddressesMax, none of `addresses`
   std::vector<HostAccess> hosts;  // that are let in, at most kHostsMax, each NQN once; none: nobody
   uint32_t io_queues_max = 8;     // of one controller, from 1 on
-  // Of the packets to its hosts over TCP, from the moment that they have said whose they are: 0 to fabrics::kDscpMax. Over RDMA the host's choice
+  // Marks the packets to its hosts over TCP, from the moment that they have said whose they are: 0 to fabrics::kDscpMax. Over RDMA the host's choice
   // holds for both ways.
   uint8_t dscp = 0;
   // The identifier of its first controller, 1 to kControllerIdLast; the others follow in turn. Hosts refuse a controller that has the identifier of

@@ -77,7 +77,7 @@ Status StreamSocket::BindTo(int fd, const TransportAddress& source) const {
                      ", which it is to come from, is no address of this host: give the address to an "
                      "interface, or name another one");
   }
-  return Error(ErrorCode::kFailedPrecondition,
+  return Error(IsOurs(error_number) ? ErrorCode::kResourceExhausted : ErrorCode::kFailedPrecondition,
                ErrnoError(error_number, "it can't come from " + text).message);
 }
 

@@ -14,7 +14,7 @@ Status SetOption(int socket_fd, int level, int option, int value, const char* na
   return Ok{};
 }
 
-// Of IPv6 both, as its sockets have peers of IPv4 too ([::ffff:10.0.0.1]).
+// IPv6 takes both, as its sockets have peers of IPv4 too ([::ffff:10.0.0.1]).
 Status SetDscp(int socket_fd, uint8_t dscp) {
   const int traffic_class = dscp << 2;
   int family = 0;

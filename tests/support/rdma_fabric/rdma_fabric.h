@@ -99,7 +99,7 @@ class RdmaFabric {
   // No region larger than that is registered from now on, as by a limit for locked memory.
   void SetRegionMax(const std::string& adapter, uint64_t bytes);
 
-  // Of all connections that were begun, since it was asked last.
+  // All connections that were begun, since it was asked last.
   std::vector<RdmaWay> TakeWays();
 
   // Calls that src/rdma's headers forbid, since it was asked last.

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,7 +28,7 @@ using nvme::fabrics::TransportAddress;
 
 constexpr int kFilesMax = 512;
 
-// Of a socket of this process.
+// What a socket of this process is marked with.
 struct Known {
   TransportAddress local;
   TransportAddress peer;
@@ -56,7 +57,7 @@ std::vector<Known> Connections() {
   return known;
 }
 
-// Of the end that listens, by the address that the host comes from.
+// Sockets of the end that listens, by the address that the host comes from.
 std::map<std::string, std::vector<int>> DscpsOfTarget(const TargetRig& rig) {
   std::map<std::string, std::vector<int>> dscps;
   for (const Known& known : Connections()) {
@@ -151,7 +152,16 @@ struct Nobody final : nvmf::SocketEvents {
   void SocketReady() override {}
 };
 
-// A listening socket of loopback that keeps what the packet had which came first (IP_PKTOPTIONS, IPV6_2292PKTOPTIONS).
+// Whether this host has IPv6's loopback.
+bool HasIpv6() {
+  const UniqueFd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 any{};
+  any.sin6_family = AF_INET6;
+  any.sin6_addr = in6addr_loopback;
+  return fd.valid() && bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof(any)) == 0;
+}
+
+// A listening socket of loopback that keeps what the handshake's packets had (IP_PKTOPTIONS, IPV6_2292PKTOPTIONS).
 struct Listening {
   explicit Listening(AddressFamily of) : family(of) {
     const bool ipv4 = family == AddressFamily::kIpv4;
@@ -167,7 +177,7 @@ struct Listening {
     CLEAT_CHECK(listen(fd.get(), 1) == 0);
     address = nvmf::LocalAddressOf(fd.get());
   }
-  // Of the host's first packet, by a connection that it accepts.
+  // What was on the host's first packets, by a connection that is accepted here.
   int Accept() const {
     const UniqueFd peer(accept4(fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
     CLEAT_CHECK(peer.valid());
@@ -194,6 +204,10 @@ TEST(TrafficClass, TheFirstPacketCarriesItOverIpv4AndIpv6) {
   auto reactor = Reactor::Make(clock, {}).value();
   Nobody nobody;
   for (const AddressFamily family : {AddressFamily::kIpv4, AddressFamily::kIpv6}) {
+    if (family == AddressFamily::kIpv6 && !HasIpv6()) {
+      std::cerr << "NOT TRIED: IPv6, which this host's loopback does not have\n";
+      continue;
+    }
     const Listening listening(family);
     for (const uint8_t dscp : {0, 8, 46, 63}) {
       nvmf::StreamSocket stream(*reactor, nobody);

@@ -58,7 +58,7 @@ std::string TakesProtocol(uint32_t protocol, const EngineEntry& engine) {
       protocol, EngineName(engine.id), engine.status.version(), engine.status.protocol(), engine.id);
 }
 
-// Of a subsystem that has other addresses, too.
+// For a subsystem that has other addresses, too.
 std::optional<std::string> WhyPathsAreLeftOut(const v1::SubsystemSpec& spec, const std::string& name,
                                               const EngineEntry& engine) {
   const auto rdma = std::ranges::count_if(spec.addresses(), IsOverRdma);

@@ -55,7 +55,7 @@ class ApiView {
   std::optional<std::string> WhyAddressesAreLeftOut(const ControllerRow& row) const;
   // Of an export with standby addresses, for which an engine stands by that is too old to listen there, or at those over RDMA.
   std::optional<std::string> WhyNoStandbyPath(const ControllerRow& row) const CLEAT_REQUIRES(holds_state);
-  // Of an export with a DSCP, whose engine is too old for one.
+  // For an export with a DSCP, whose engine is too old for one.
   std::optional<std::string> WhyNotMarked(const ControllerRow& row) const;
 
  private:
