@@ -9,7 +9,7 @@
 
 Counted by valgrind's callgrind in one turn after the other of the reactor, 4 KiB reads of a null device, with counters and
 stage stamps on. The difference of two runs of different length, so that the start does not count. Compilers differ by a
-few of a hundred, so each has figures of its own.
+few of a hundred, so each has figures of its own; of a program that one has none of yet, its loads are NOT COMPARED.
 
     blk, scsi     BUILD_DIR/tests/device_loop: the device side of a virtqueue, with the in-flight log
     rdma_target, tcp_target
@@ -99,7 +99,7 @@ def main():
     worse = False
     for name, now in measured.items():
         before = committed.get(name)
-        if before is None and any(CASES[other][0] == CASES[name][0] for other in committed):
+        if before is None and any(CASES.get(other, [None])[0] == CASES[name][0] for other in committed):
             sys.exit(f"{FIGURES.name} has no figure for {name}: run with --update")
         if before is None:
             print(f"{name:20} {now:8.1f} instructions a request, NOT COMPARED: {compiler} has no figures of {CASES[name][0]} yet; run with --update")

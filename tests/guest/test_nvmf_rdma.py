@@ -38,7 +38,7 @@ class TargetLoop:
         self._guest = guest
         self._files = f"/run/target-{TargetLoop.made}"
         listen = " ".join(f"--listen rdma://{ADDRESSES[path]}:{port}" for path in paths)
-        # It ends when its standard input does.
+        # The program ends when its standard input does.
         self._job = guest.background(
             f"{UNLIMITED}mkfifo {self._files}.in; (until [ -e {self._files}.stop ]; do sleep 0.1; done) >{self._files}.in & "
             f"target_loop {listen} --nqn {nqn} --uuid {uuid} --host {host} --sleeps --mib 64 --reactors 2 {more} <{self._files}.in >{self._files}.out 2>&1 & "

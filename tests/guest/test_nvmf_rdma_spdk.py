@@ -97,7 +97,7 @@ class SpdkOverRdmaTest(SharedBenchTest):
         host.wait_for("the doubt about what the dead target had", self.doubt, bool)
         self.confirm_what_is_in_doubt()
         self.goes_on()
-        # It stands still until it is given up, and has what it had when it goes on: until its old queue pairs are gone that may land.
+        # The target stands still until it is given up, and has what it had when it goes on: until its old queue pairs are gone that may land.
         before = spdk.queue_pairs()
         self.assertGreaterEqual(len(before), 2)  # an admin queue's, and one of I/O
         spdk.stop_still()

@@ -129,7 +129,7 @@ class NvmeHost:
     def clear(self, engines):
         """Ends cleatd and so many engines, and forgets all that they have kept."""
         pids = " ".join(f"$(cat /run/engine-{number}.pid)" for number in range(engines))
-        self.guest.run(f"kill -9 $(cat /run/cleatd.pid); kill -9 {pids}; rm -rf /run/cleat; {_STATE}")
+        self.guest.run(f"kill -9 $(cat /run/cleatd.pid); kill -9 {pids}; rm -rf /run/cleat /run/engine-*.log; {_STATE}")
 
     def ctl(self, *arguments):
         """What cleatctl says, as JSON where it says anything."""
