@@ -295,7 +295,7 @@ class Loop {
   const MonotonicClock clock_;
   std::unique_ptr<Reactor> reactor_;
   Control control_;
-  // They end on the control reactor.
+  // Adapters, and the ports on them, end on the control reactor.
   std::unique_ptr<nvmf::RdmaAdapters> adapters_ = std::make_unique<nvmf::RdmaAdapters>(control_.reactor());
   std::unique_ptr<modules::RdmaPorts> rdma_ = std::make_unique<modules::RdmaPorts>(*adapters_);
   std::unique_ptr<block::Pipeline> pipeline_;

@@ -55,7 +55,7 @@ class SpdkOverRdmaTest(SharedBenchTest):
     # ---- Cleat's disk on SPDK's target
 
     def writes(self):
-        """That the drive has done."""
+        """Writes that the drive has done."""
         return int(self.guest.run(f"cat /sys/block/{self.host.namespace('plain')}/stat").split()[4])
 
     def goes_on(self):

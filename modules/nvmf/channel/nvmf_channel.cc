@@ -170,7 +170,7 @@ void NvmfChannel::BeginLife(const IoQueuePlan& plan) {
   ArmTick();
 }
 
-// One that was left has been reported meanwhile: the core would not begin the next one before that.
+// A life that was left has been reported meanwhile: the core does not begin the path's next one before that.
 bool NvmfChannel::IsFree(uint32_t path) const {
   const std::optional<Life>& life = lives_[path];
   return !life || (life->is_left && life->queue->ended());

@@ -94,7 +94,7 @@ Task<void> GuestMemory::Destroy(std::vector<std::unique_ptr<rdma::Registration>>
 Task<void> GuestMemory::Register(std::shared_ptr<const MemoryRegion> region) {
   const std::string& owner = region->registration()->owner();
   const uint64_t bytes = region->size_bytes();
-  // Nobody else has it any more: as good as none.
+  // A region that is kept here alone serves no request any more.
   if (region.use_count() == 1) co_return LetGo(std::move(region));
   const Status entered = co_await Enter(*region);
   if (entered.ok()) {
@@ -110,7 +110,7 @@ Task<void> GuestMemory::Register(std::shared_ptr<const MemoryRegion> region) {
   LetGo(std::move(region));
 }
 
-// Whoever lets a region go last unmaps it, which may take long.
+// The last reference unmaps the region, which may take long: a thread of the pool lets go of it.
 void GuestMemory::LetGo(std::shared_ptr<const MemoryRegion> region) {
   pool_.Post([last = std::move(region)] {});
 }

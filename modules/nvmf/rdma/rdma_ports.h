@@ -80,7 +80,7 @@ class RdmaPorts final : private nvmf::RdmaAdapterUser {
   Task<void> CloseAdapter(nvmf::RdmaAdapter* key);
 
   nvmf::RdmaAdapters& adapters_;
-  // What pins memory: of ports, which does not wait for guests'.
+  // Threads that pin memory: the ports' do not wait for those of guests.
   BlockingPool making_;
   BlockingPool guests_;
   std::set<uint32_t> numbers_;  // of GuestMemory, that are taken

@@ -13,5 +13,5 @@ LOADS: dict[str, list[str]] = {
 
 
 def rdma_over_tcp(counts: Mapping[str, float]) -> float:
-    """Of instructions a read, by load: the worst of the depths."""
+    """The worst of the depths, of instructions a read by load."""
     return max(counts[f"rdma_target_qd{depth}"] / counts[f"tcp_target_qd{depth}"] for depth in DEPTHS)

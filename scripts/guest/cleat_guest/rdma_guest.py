@@ -45,7 +45,7 @@ class Adapters:
         self._guest.run(f"while rdma link | grep -q '^link {self.name(path)}/'; do sleep 0.05; done")
 
     def connections(self, owner):
-        """Of `owner`, a program or a module of the kernel's: each by its adapter's number, its peer and its queue pair."""
+        """Connections of `owner`, a program or a module of the kernel's: each by its adapter's number, its peer and its queue pair."""
         found = set()
         for line in self._guest.run("rdma resource show cm_id").splitlines():
             words = line.split()

@@ -321,7 +321,7 @@ void HostQueue::Destroyed(std::span<verbs::MemoryWindow* const> windows) {
   owner_.Ended(*reason_);
 }
 
-// Those of bound() come first in `windows`.
+// A window that is bound takes the first of `windows` as its replacement.
 void HostQueue::GiveBack(HostCommand& command, std::span<verbs::MemoryWindow* const>& windows) {
   if (command.window == WindowState::kShut) return adapter_.Give(command);
   CLEAT_CHECK(!windows.empty());

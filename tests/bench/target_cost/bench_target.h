@@ -97,7 +97,7 @@ class BenchHost {
   void Connect(BenchTarget& target, bool flow_control);
   // A whole batch of reads is there for the target's next turn.
   virtual void SendReads(uint32_t count) = 0;
-  // That were answered with success since the last call.
+  // Requests that were answered with success since the last call.
   virtual uint32_t TakeAnswers() = 0;
 
  protected:

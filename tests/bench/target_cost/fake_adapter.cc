@@ -116,7 +116,7 @@ class FakeDevice final : public rdma::Device {
  private:
   FakeAdapter& adapter_;
   const std::string name_ = "fake0";
-  // As of usual adapters.
+  // The limits are those of usual adapters.
   const rdma::DeviceLimits limits_{.queue_pairs = 4096,
                                    .works = 4096,
                                    .pieces = 16,

@@ -30,7 +30,7 @@ struct Arguments {
   bool flow_control = true;
 };
 
-// That nobody has at the moment.
+// A port that nobody has at the moment.
 uint16_t FreePort() {
   const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -428,7 +428,7 @@ void ApiView::AddPathNotes(const AttachmentRow& row, std::string& message) const
   AddNote(WhyPathsAreOthers(spec, name, *engine), message);
 }
 
-// Those of one attachment: they are alike where an engine has several.
+// Notes of one attachment are enough: an engine that is too old has the same for each.
 void ApiView::AddPathNotes(const DiskEntry& entry, std::string& message) const {
   if (SubsystemOf(entry.row.spec).empty()) return;
   for (const auto& [name, use] : entry.attachments) {

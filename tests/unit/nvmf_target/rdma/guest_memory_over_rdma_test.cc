@@ -108,7 +108,7 @@ TEST_F(GuestMemoryOverRdma, NobodyHearsOfARequestWhoseMemoryItsTargetStillReache
     rig->Until([&] { return rig->storage->held.size() == kRequests; });
     rig->storage->holds = false;
     fabric.RemoveAdapter(lost);
-    // Those of the path that is gone are done by the other one.
+    // Requests of the path that is gone are done by the other one.
     rig->Until([&] { return done == kRequests / 2; });
     rig->storage->LetGo();
     for (const auto& io : ios) EXPECT_EQ(rig->disk->Wait(*io), block::IoStatus::kOk);
